@@ -1,0 +1,63 @@
+# make           build modules/ephpm_kv.so
+# make demo      three web servers as one cluster, and one of them killed, before your eyes
+# make test      every test: units, phpt, real processes; ends with "N passed, N failed"
+# Each of these sets up what it needs by itself (Debian 12 with Rust, as root for missing packages).
+
+export PATH := $(PATH):$(HOME)/.cargo/bin
+PHP_CONFIG ?= php-config
+
+SOURCES := Cargo.toml Cargo.lock build.rs $(shell find src -name '*.rs')
+MODULE := modules/ephpm_kv.so
+TEST_MODULE := target/testing-modules/ephpm_kv.so
+
+.NOTPARALLEL:
+.PHONY: all setup demo test test-module install phpt chaos bench lint soak clean
+
+all: $(MODULE)
+
+setup:
+	@scripts/setup.sh build
+
+# Both builds share one target directory, so that dependencies are compiled once.
+$(MODULE): $(SOURCES) | setup
+	@scripts/build.sh $@
+
+$(TEST_MODULE): $(SOURCES) | setup
+	@scripts/build.sh $@ --features testing
+
+test-module: $(TEST_MODULE)
+
+demo: $(MODULE)
+	@php -n demo/run.php $(CURDIR)/$(MODULE)
+
+test: $(MODULE) $(TEST_MODULE)
+	@scripts/setup.sh test
+	@scripts/test.sh all
+
+phpt: $(MODULE)
+	@scripts/phpt.sh
+
+# The fault tests, longer and with a new seed each round. EPHPM_KV_SEED and EPHPM_KV_CHAOS_ROUNDS repeat a run.
+chaos: $(TEST_MODULE)
+	@scripts/setup.sh test
+	@scripts/test.sh chaos
+
+# Half an hour by default: EPHPM_KV_SOAK_SECONDS.
+soak: $(TEST_MODULE)
+	@scripts/setup.sh test
+	@scripts/test.sh soak
+
+bench: $(MODULE)
+	@scripts/setup.sh bench
+	@php -n bench/bench.php $(CURDIR)/$(MODULE)
+
+lint: setup
+	@scripts/lint.sh
+
+install: $(MODULE)
+	install -D -m 0644 $(MODULE) "$(DESTDIR)$$($(PHP_CONFIG) --extension-dir)/ephpm_kv.so"
+	@echo 'Now load it: extension=ephpm_kv.so'
+
+clean:
+	cargo clean
+	rm -rf modules

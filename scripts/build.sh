@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Builds the module and puts it at a path. Usage: build.sh PATH [CARGO OPTION...]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+path=$1
+shift
+cargo build --release --lib --locked "$@"
+mkdir -p "$(dirname "$path")"
+# Renamed, not overwritten: a PHP process may have the old one mapped.
+cp target/release/libephpm_kv.so "$path.new"
+mv -f "$path.new" "$path"

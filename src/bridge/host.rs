@@ -1,0 +1,354 @@
+//! One per process: the operations PHP has, and where each of them runs.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::channel::Asked;
+use super::fork::pid;
+use super::socket::HostSocket;
+use super::starter::Starter;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::error::{Refusal, SetupError};
+use crate::metrics::{Lost, OpKind, Path};
+use crate::node::{Job, LogSink};
+use crate::placement;
+use crate::record::{Key, KeyBuf, Window};
+use crate::router::{amount, count_here, estimate, op_kind, path_of};
+use crate::segment::Segment;
+use crate::segment::table::{NodeState, Owner};
+use crate::store::{Standing, Store, StoreOptions, Ttl, Value};
+use crate::wire::message::{Call, Op, Outcome, Reply, Request, Response};
+
+/// How long a flush of all owners may take, in deadlines of one operation.
+const FLUSH_PATIENCE: u32 = 20;
+
+thread_local! {
+    static DEGRADED: Cell<bool> = const { Cell::new(false) };
+    static WINDOW: Cell<Window> = const { Cell::new(Window { stamp: 0, origin: 0 }) };
+}
+
+/// The extension in this process.
+pub struct Host {
+    pub(super) inner: Result<Open, String>,
+}
+
+pub(super) struct Open {
+    pub(super) config: Config,
+    pub(super) segment: Arc<Segment>,
+    pub(super) store: Store,
+    /// Absent without a cluster.
+    pub(super) starter: Option<Starter>,
+    socket: HostSocket,
+    /// A cluster is configured, whether or not it may start.
+    pub(super) clustered: bool,
+    cli: bool,
+}
+
+/// Where an operation runs.
+enum Place {
+    /// In this thread; the flag says whether the answer is the cluster's.
+    Here(Standing, bool),
+    /// Wherever the node finds the owner.
+    Node,
+}
+
+impl Host {
+    /// Maps the host segment; starts no thread and opens no port.
+    pub fn open(config: Config, sapi: &str) -> Result<Self, SetupError> {
+        let segment = Segment::create(config.memory)?;
+        let clustered = config.bind.is_some() || config.refusal.is_some();
+        let options = StoreOptions { clustered, value_max: config.value_max };
+        let store = Store::try_open(segment.clone(), Clock::System, options)?;
+        let cli = sapi == "cli";
+        let starter = match (&config.refusal, config.bind) {
+            (Some(refusal), _) => {
+                segment.table().set_state(NodeState::Alone, refusal);
+                None
+            }
+            (None, Some(_)) => {
+                let log = LogSink::open(&config.log, config.log_level)?;
+                segment.table().set_state(NodeState::Joining, "not started yet: it starts at the first use");
+                Some(Starter::new(config.clone(), cli, segment.clone(), log))
+            }
+            (None, None) => {
+                segment.table().set_state(NodeState::Alone, "no cluster is configured");
+                None
+            }
+        };
+        let socket = HostSocket::new(&config, &segment);
+        Ok(Self { inner: Ok(Open { config, segment, store, starter, socket, clustered, cli }) })
+    }
+
+    /// A host that refuses everything and says why.
+    pub fn disabled(reason: String) -> Self {
+        Self { inner: Err(reason) }
+    }
+
+    fn open_host(&self) -> Result<&Open, Refusal> {
+        self.inner.as_ref().map_err(|_| {
+            DEGRADED.set(false);
+            Refusal::Disabled
+        })
+    }
+
+    /// At the start of a request: under a server the node starts here, under the CLI with the first operation.
+    pub fn request_start(&self) {
+        let Ok(open) = &self.inner else { return };
+        let now = open.store.clock().now_ms();
+        if !open.cli && !open.segment.table().lease_holds(now) {
+            open.ensure_node(now);
+        }
+        open.sweep();
+    }
+
+    /// At the end of a request.
+    pub fn request_end(&self) {
+        if let Ok(open) = &self.inner {
+            open.sweep();
+        }
+    }
+
+    /// At the end of the process (or before the module starts anew in it): the node leaves in order.
+    pub fn shutdown(&self) {
+        if let Ok(Open { starter: Some(starter), .. }) = &self.inner {
+            starter.stop();
+        }
+    }
+
+    /// Adds `by`; a counter that is created gets `ttl_ms`. The new value.
+    #[inline]
+    pub fn incr(&self, key: Key<'_>, by: i64, ttl_ms: Option<u64>) -> Result<i64, Refusal> {
+        let open = self.open_host()?;
+        match open.place(key) {
+            Place::Here(standing, speaks) => {
+                open.record(OpKind::Incr, speaks);
+                let counted = open.store.incr(key, by, ttl_ms, standing)?;
+                WINDOW.set(counted.window);
+                Ok(counted.value)
+            }
+            Place::Node => {
+                let reply = open.ask(key, Op::Incr { deltas: vec![by], ttl_ms });
+                WINDOW.set(reply.state.map(|state| state.window).unwrap_or_default());
+                match reply.outcome {
+                    Outcome::Values(values) => values.into_iter().next().unwrap_or(Err(Refusal::NoOwner)),
+                    Outcome::Refused(refusal) => Err(refusal),
+                    Outcome::Done(_) => Err(Refusal::NoOwner),
+                }
+            }
+        }
+    }
+
+    /// Replaces the value.
+    pub fn set(&self, key: Key<'_>, value: &[u8], ttl_ms: Option<u64>) -> Result<(), Refusal> {
+        let open = self.open_host()?;
+        if value.len() > open.config.value_max as usize {
+            return Err(Refusal::ValueTooLarge);
+        }
+        match open.place(key) {
+            Place::Here(standing, speaks) => {
+                open.record(OpKind::Set, speaks);
+                open.store.set(key, value, ttl_ms, standing)
+            }
+            Place::Node => {
+                let value = bytes::Bytes::copy_from_slice(value);
+                done(open.ask(key, Op::Set { value, ttl_ms })).map(|_| ())
+            }
+        }
+    }
+
+    /// Deletes the key; whether it was there.
+    pub fn del(&self, key: Key<'_>) -> Result<bool, Refusal> {
+        let open = self.open_host()?;
+        match open.place(key) {
+            Place::Here(standing, speaks) => {
+                open.record(OpKind::Del, speaks);
+                open.store.del(key, standing)
+            }
+            Place::Node => done(open.ask(key, Op::Del)),
+        }
+    }
+
+    /// Sets the deadline (`None` removes it); whether the key is there.
+    pub fn expire(&self, key: Key<'_>, ttl_ms: Option<u64>) -> Result<bool, Refusal> {
+        let open = self.open_host()?;
+        match open.place(key) {
+            Place::Here(standing, speaks) => {
+                open.record(OpKind::Expire, speaks);
+                open.store.expire(key, ttl_ms, standing)
+            }
+            Place::Node => done(open.ask(key, Op::Expire { ttl_ms })),
+        }
+    }
+
+    /// Hands the value to `f`, outside of every lock; `None`: no such key.
+    pub fn get<R>(&self, key: Key<'_>, f: impl FnOnce(Value<'_>) -> R) -> Result<Option<R>, Refusal> {
+        let open = self.open_host()?;
+        open.record(OpKind::Get, open.speaks());
+        open.store.read(key, f)
+    }
+
+    /// The remaining time to live.
+    pub fn ttl(&self, key: Key<'_>) -> Result<Ttl, Refusal> {
+        let open = self.open_host()?;
+        open.record(OpKind::Get, open.speaks());
+        open.store.ttl(key)
+    }
+
+    /// Ends every window of `namespace` on the whole cluster; `false`: an owner was out of reach and kept its keys.
+    pub fn flush_all(&self, namespace: &[u8]) -> Result<bool, Refusal> {
+        let open = self.open_host()?;
+        if !open.clustered {
+            open.record(OpKind::Del, true);
+            open.store.flush(namespace, &|_| true, Standing::Owner { term: 0 });
+            return Ok(true);
+        }
+        let now = open.store.clock().now_ms();
+        if !open.segment.table().lease_holds(now) {
+            open.ensure_node(now);
+        }
+        let deadline = Instant::now() + FLUSH_PATIENCE * Duration::from_millis(open.config.timeout_ms);
+        let flushed = match open.starter.as_ref().map(Starter::channel) {
+            Some(Some(channel)) => {
+                let namespace = namespace.to_vec();
+                matches!(channel.ask(deadline, |done| Job::Flush { namespace, deadline, done }), Asked::Answered(true))
+            }
+            Some(None) => {
+                let request = Request::Flush { namespace: bytes::Bytes::copy_from_slice(namespace) };
+                matches!(open.socket.ask(&request, deadline), Asked::Answered(Response::Done))
+            }
+            None => false,
+        };
+        DEGRADED.set(!flushed);
+        open.segment.metrics().count(pid() as usize, OpKind::Del, if flushed { Path::Remote } else { Path::Degraded });
+        Ok(flushed)
+    }
+
+    /// Whether this thread's last operation was answered without the owner.
+    pub fn degraded(&self) -> bool {
+        DEGRADED.get()
+    }
+
+    /// Window of this thread's last increment: stamp and origin.
+    #[cfg(feature = "testing")]
+    pub fn last_window(&self) -> (u64, u64) {
+        let window = WINDOW.get();
+        (window.stamp, window.origin)
+    }
+}
+
+fn done(reply: Reply) -> Result<bool, Refusal> {
+    match reply.outcome {
+        Outcome::Done(done) => Ok(done),
+        Outcome::Refused(refusal) => Err(refusal),
+        Outcome::Values(_) => Err(Refusal::NoOwner),
+    }
+}
+
+impl Open {
+    /// Whether what this host says of its own keys is the cluster's word.
+    pub(super) fn speaks(&self) -> bool {
+        if !self.clustered {
+            return true;
+        }
+        let now = self.store.clock().now_ms();
+        let speaks = self.segment.table().lease_holds(now);
+        if !speaks {
+            self.ensure_node(now);
+        }
+        speaks
+    }
+
+    #[inline]
+    fn place(&self, key: Key<'_>) -> Place {
+        if !self.clustered {
+            return Place::Here(Standing::Owner { term: 0 }, true);
+        }
+        let now = self.store.clock().now_ms();
+        let table = self.segment.table();
+        let speaks = table.lease_holds(now);
+        if !speaks {
+            self.ensure_node(now);
+        }
+        let slot = placement::slot(key.name);
+        match table.owner(slot) {
+            Owner::Member(index) if Some(index) == table.self_index() => {
+                Place::Here(Standing::Owner { term: table.term(slot) }, speaks)
+            }
+            Owner::Member(index) => {
+                use std::sync::atomic::Ordering::{Acquire, Relaxed};
+                let cell = table.member(index);
+                let reachable = cell.presence.load(Acquire) == 1 && cell.breaker_open.load(Relaxed) == 0;
+                if reachable && !table.node_is_silent(now) {
+                    Place::Node
+                } else {
+                    Place::Here(Standing::Degraded, false)
+                }
+            }
+            // An owner is being established: the node waits for it. Before the cluster is joined there is none.
+            Owner::Nobody | Owner::Frozen if table.state() == NodeState::Ready => Place::Node,
+            Owner::Nobody | Owner::Frozen => Place::Here(Standing::Degraded, false),
+        }
+    }
+
+    fn record(&self, op: OpKind, speaks: bool) {
+        DEGRADED.set(!speaks);
+        let path = if speaks { Path::Local } else { Path::Degraded };
+        self.segment.metrics().count(pid() as usize, op, path);
+    }
+
+    pub(super) fn ensure_node(&self, now_ms: u64) {
+        if let Some(starter) = &self.starter {
+            starter.ensure(now_ms);
+        }
+    }
+
+    /// A segment with a node is swept by it; one without by whoever passes.
+    fn sweep(&self) {
+        if self.starter.is_none() {
+            self.store.sweep_if_due(self.config.sweep_interval_s * 1_000);
+        }
+    }
+
+    /// Asks the node, and answers for it when it cannot.
+    fn ask(&self, key: Key<'_>, op: Op) -> Reply {
+        let call = Call { key: KeyBuf::new(key), op };
+        let deadline = Instant::now() + Duration::from_millis(self.config.timeout_ms);
+        let kind = op_kind(&call.op);
+        let asked = match self.starter.as_ref().and_then(Starter::channel) {
+            Some(channel) => {
+                let (job, node_deadline) = (call.clone(), node_deadline(deadline, self.config.timeout_ms));
+                channel.ask(deadline, move |done| Job::Call { call: job, deadline: node_deadline, done })
+            }
+            None => match self.socket.ask(&Request::Call(call.clone()), deadline) {
+                Asked::Answered(Response::Reply(reply)) => Asked::Answered(reply),
+                // The node is ending: it has decided nothing.
+                Asked::Answered(_) | Asked::NotTaken => Asked::NotTaken,
+                Asked::Undecided => Asked::Undecided,
+                Asked::Lost => Asked::Lost,
+            },
+        };
+        let reply = match asked {
+            Asked::Answered(reply) => reply,
+            Asked::NotTaken => {
+                self.ensure_node(self.store.clock().now_ms());
+                count_here(&self.store, &call)
+            }
+            Asked::Undecided => estimate(&self.store, &call),
+            Asked::Lost => {
+                self.segment.metrics().lose(Lost::Unresolved, amount(&call));
+                estimate(&self.store, &call)
+            }
+        };
+        DEGRADED.set(reply.degraded);
+        self.segment.metrics().count(pid() as usize, kind, path_of(&reply));
+        reply
+    }
+}
+
+/// The node answers a little before its caller gives up.
+fn node_deadline(deadline: Instant, timeout_ms: u64) -> Instant {
+    let margin = Duration::from_millis(5).min(Duration::from_millis(timeout_ms) / 2);
+    deadline - margin
+}

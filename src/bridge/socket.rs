@@ -1,0 +1,84 @@
+//! To a node in another process of the segment: the host's socket, one connection per thread.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::channel::Asked;
+use super::fork::OfProcess;
+use crate::config::Config;
+use crate::dataplane::Limits;
+use crate::dataplane::client_blocking::{Blocking, BlockingError, UnixAddr};
+use crate::node::{settings_of, socket_name};
+use crate::segment::Segment;
+use crate::wire::hello::LocalHello;
+use crate::wire::message::{Request, Response};
+
+/// Deadline of connecting: the node is on this host, or is not there.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(20);
+
+thread_local! {
+    static CONNECTION: RefCell<Option<OfProcess<Connection>>> = const { RefCell::new(None) };
+}
+
+struct Connection {
+    origin: u64,
+    blocking: Blocking,
+}
+
+/// The way to the node of a segment.
+pub(super) struct HostSocket {
+    address: UnixAddr,
+    hello: LocalHello,
+    frame_max: usize,
+}
+
+impl HostSocket {
+    /// Connects to nothing yet.
+    pub(super) fn new(config: &Config, segment: &Arc<Segment>) -> Self {
+        Self {
+            address: UnixAddr::Abstract(socket_name(segment)),
+            hello: LocalHello {
+                cluster_id: config.cluster_id.clone(),
+                node_id: String::new(),
+                generation: 0,
+                origin: segment.origin(),
+                address: None,
+                client: true,
+                settings: settings_of(config),
+                token: segment.token(),
+            },
+            frame_max: Limits::new(config.value_max).frame_max,
+        }
+    }
+
+    /// Asks the segment's node and waits until `deadline`.
+    pub(super) fn ask(&self, request: &Request, deadline: Instant) -> Asked<Response> {
+        // A thread that is being torn down has no connection any more: it counts for itself.
+        CONNECTION.try_with(|connection| self.ask_on(connection, request, deadline)).unwrap_or(Asked::NotTaken)
+    }
+
+    fn ask_on(
+        &self,
+        connection: &RefCell<Option<OfProcess<Connection>>>,
+        request: &Request,
+        deadline: Instant,
+    ) -> Asked<Response> {
+        let Ok(mut connection) = connection.try_borrow_mut() else { return Asked::NotTaken };
+        let usable = connection.as_ref().and_then(OfProcess::get);
+        if !usable.is_some_and(|held| held.origin == self.hello.origin && !held.blocking.is_lost()) {
+            // In a child this closes the child's end of the parent's connection, and takes nothing from the parent.
+            *connection = None;
+            let blocking = Blocking::connect(&self.address, &self.hello, self.frame_max, CONNECT_TIMEOUT);
+            let Ok(blocking) = blocking else { return Asked::NotTaken };
+            *connection = Some(OfProcess::new(Connection { origin: self.hello.origin, blocking }));
+        }
+        let Some(held) = connection.as_mut().and_then(OfProcess::get_mut) else { return Asked::NotTaken };
+        match held.blocking.call(request, deadline) {
+            Ok(response) => Asked::Answered(response),
+            Err(BlockingError::NotSent(_)) => Asked::NotTaken,
+            Err(BlockingError::TimedOut) => Asked::Undecided,
+            Err(BlockingError::Lost(_)) => Asked::Lost,
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! What changes hands: slots that move to another owner, and shares that come home to the owner of their key.
+
+pub mod shares;
+pub mod slots;

@@ -1,0 +1,187 @@
+//! Shares that this host counted of keys that others own, sent home until an owner has acknowledged them.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::peers::Peers;
+use crate::placement;
+use crate::record::{Body, Copy, Key, KeyBuf, Share};
+use crate::segment::table::{Owner, SLOTS};
+use crate::store::{Joined, Standing, Store};
+use crate::wire::message::{Homecoming, Request, Response};
+
+/// Most shares in one request.
+const SHARES_MAX: usize = 512;
+
+/// Deadline of one request.
+const SHARE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Sends shares home.
+pub struct Homeward {
+    store: Store,
+    peers: Arc<Peers>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// Keys whose share has nowhere to go yet.
+    parked: HashSet<KeyBuf>,
+    /// Shares on their way.
+    sent: u64,
+}
+
+impl Homeward {
+    /// Over this host's store and its peers.
+    pub fn new(store: Store, peers: Arc<Peers>) -> Self {
+        Self { store, peers, inner: Mutex::default() }
+    }
+
+    /// Takes entries that changed here and belong to others: those with a share of this host go home.
+    pub fn take(self: &Arc<Self>, copies: Vec<Copy>) {
+        let mut by_owner: HashMap<String, Vec<Copy>> = HashMap::new();
+        for copy in copies {
+            if self.own_share(&copy).is_none() {
+                continue;
+            }
+            match self.reachable_owner(&copy.key) {
+                Some(owner) => by_owner.entry(owner).or_default().push(copy),
+                None => self.park(copy.key),
+            }
+        }
+        for (owner, mut copies) in by_owner {
+            while !copies.is_empty() {
+                let rest = copies.split_off(copies.len().min(SHARES_MAX));
+                let chunk = std::mem::replace(&mut copies, rest);
+                self.inner.lock().sent += chunk.len() as u64;
+                let (homeward, owner) = (self.clone(), owner.clone());
+                tokio::spawn(async move { homeward.send(&owner, chunk).await });
+            }
+        }
+        self.publish();
+    }
+
+    /// Tries again for keys whose owner can be reached by now.
+    pub fn retry(&self) {
+        let ready: Vec<KeyBuf> = {
+            let mut inner = self.inner.lock();
+            let ready: Vec<KeyBuf> = inner.parked.iter().filter(|key| self.has_route(key)).cloned().collect();
+            for key in &ready {
+                inner.parked.remove(key);
+            }
+            ready
+        };
+        for key in ready {
+            self.store.mark_dirty(key.as_key());
+        }
+        self.publish();
+    }
+
+    /// Whether every share of this host is with an owner.
+    pub fn all_home(&self) -> bool {
+        let inner = self.inner.lock();
+        inner.parked.is_empty() && inner.sent == 0
+    }
+
+    fn park(&self, key: KeyBuf) {
+        self.inner.lock().parked.insert(key);
+    }
+
+    fn publish(&self) {
+        let inner = self.inner.lock();
+        let pending = inner.parked.len() as u64 + inner.sent;
+        self.peers.table().shares_pending.store(pending, Ordering::Relaxed);
+    }
+
+    fn own_share(&self, copy: &Copy) -> Option<Share> {
+        let origin = self.store.segment().origin();
+        match &copy.state.body {
+            Body::Counter(shares) => shares.iter().find(|share| share.origin == origin).copied(),
+            Body::Bytes(_) | Body::Tombstone(_) => None,
+        }
+    }
+
+    fn reachable_owner(&self, key: &KeyBuf) -> Option<String> {
+        let owner = self.peers.owner_of(placement::slot(key.as_key().name))?;
+        self.peers.is_up(&owner).then_some(owner)
+    }
+
+    /// An owner that can be reached, or this host itself.
+    fn has_route(&self, key: &KeyBuf) -> bool {
+        let table = self.peers.table();
+        match table.owner(placement::slot(key.as_key().name)) {
+            Owner::Member(index) if Some(index) == table.self_index() => true,
+            _ => self.reachable_owner(key).is_some(),
+        }
+    }
+
+    async fn send(self: Arc<Self>, owner: &str, copies: Vec<Copy>) {
+        let count = copies.len() as u64;
+        let answer = self.peers.ask(owner, Request::Share(copies.clone()), SHARE_TIMEOUT).await;
+        match answer {
+            Ok(Response::Shares(results)) if results.len() == copies.len() => {
+                for (copy, result) in copies.into_iter().zip(results) {
+                    self.settle(copy, result);
+                }
+            }
+            _ => copies.into_iter().for_each(|copy| self.park(copy.key)),
+        }
+        self.inner.lock().sent -= count;
+        self.publish();
+    }
+
+    fn settle(&self, sent: Copy, result: Homecoming) {
+        let Some(share) = self.own_share(&sent) else { return };
+        match result {
+            Homecoming::Merged(state) => self.store.acknowledge_share(sent.key.as_key(), &share, &state),
+            Homecoming::Ended(Some(state)) => {
+                self.store.apply_copy(&Copy { key: sent.key, state }, true);
+            }
+            Homecoming::Ended(None) | Homecoming::NotOwner | Homecoming::Full => self.park(sent.key),
+        }
+    }
+
+    /// This host as the owner: shares of another host.
+    pub fn receive(&self, copies: Vec<Copy>) -> Response {
+        let table = self.peers.table();
+        let results = copies
+            .into_iter()
+            .map(|copy| {
+                let slot = placement::slot(copy.key.as_key().name);
+                match table.owner(slot) {
+                    Owner::Member(index) if Some(index) == table.self_index() => {
+                        match self.store.join_home(&copy, table.term(slot)) {
+                            Joined::Merged(state) => Homecoming::Merged(state),
+                            Joined::Ended(state) => Homecoming::Ended(state),
+                            Joined::Full => Homecoming::Full,
+                        }
+                    }
+                    _ => Homecoming::NotOwner,
+                }
+            })
+            .collect();
+        Response::Shares(results)
+    }
+
+    /// Ends every window of `namespace` in the slots this host owns.
+    pub fn flush_owned(&self, namespace: &[u8]) -> usize {
+        let table = self.peers.table();
+        let own = |slot: u16| match table.owner(slot) {
+            Owner::Member(index) => Some(index) == table.self_index(),
+            _ => false,
+        };
+        let terms: HashSet<u64> = (0..SLOTS as u16).filter(|slot| own(*slot)).map(|slot| table.term(slot)).collect();
+        let flush = |term| {
+            let in_term = |key: Key<'_>| {
+                let slot = placement::slot(key.name);
+                own(slot) && table.term(slot) == term
+            };
+            self.store.flush(namespace, &in_term, Standing::Owner { term })
+        };
+        terms.into_iter().map(flush).sum()
+    }
+}

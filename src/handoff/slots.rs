@@ -1,0 +1,415 @@
+//! Who owns which slot: placement says who should, this module makes it so, one term at a time.
+//!
+//! A node that should own slots claims them from every live member. Whoever owns one freezes it, sends what it has
+//! not sent yet, and lets go; after a death there is nobody to let go, so the claimant waits out the dead owner's
+//! lease and takes the newest copies that the others hold.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::shares::Homeward;
+use crate::cluster::membership::View;
+use crate::dataplane::Peer;
+use crate::peers::{NoAnswer, Peers};
+use crate::placement::Placement;
+use crate::record::{Body, Copy, term_after};
+use crate::replicator::{Replicator, ranges_of, slots_of};
+use crate::segment::table::{Owner, SLOTS};
+use crate::store::Store;
+use crate::wire::message::{Request, Response, SlotRange};
+
+/// How long inline operations of a node that is gone may still speak for the cluster, in milliseconds.
+pub const LEASE_MS: u64 = 1_000;
+
+/// Deadline of one claim at one member.
+const CLAIM_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// How long an owner tries to send its last changes to a claimant.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(300);
+
+/// How long a member that does not answer claims may hold a takeover up.
+const PATIENCE: Duration = Duration::from_millis(1_000);
+
+/// Deadline of an announcement.
+const ANNOUNCE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Time between two reminders to a node that should own what we still own.
+const REMIND_EVERY: Duration = Duration::from_millis(200);
+
+/// The ownership of slots on this node.
+pub struct Ownership {
+    store: Store,
+    peers: Arc<Peers>,
+    replicator: Arc<Replicator>,
+    homeward: Arc<Homeward>,
+    claiming: AtomicBool,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    /// Who should own each slot: computed from `eligible`.
+    placement: Option<Placement>,
+    eligible: Vec<String>,
+    /// When nodes that left the view were last heard of, in coarse monotonic milliseconds.
+    gone: HashMap<String, u64>,
+    /// Slots that both we and another node own.
+    contested: BTreeSet<u16>,
+    /// Nodes that an announcement did not reach.
+    untold: HashSet<String>,
+    /// Since when claims meet silence.
+    silent_since: Option<Instant>,
+    reminded: Instant,
+}
+
+/// What the members answered to a claim.
+struct Claims {
+    /// Largest term that any of them knows.
+    term: u64,
+    /// Slots that one of them owned and let go. Any others had no living owner.
+    released: usize,
+    answered: Vec<String>,
+}
+
+impl Ownership {
+    /// Over this host's store, its peers and the ways its state travels.
+    pub fn new(store: Store, peers: Arc<Peers>, replicator: Arc<Replicator>, homeward: Arc<Homeward>) -> Self {
+        let inner = Inner {
+            placement: None,
+            eligible: Vec::new(),
+            gone: HashMap::new(),
+            contested: BTreeSet::new(),
+            untold: HashSet::new(),
+            silent_since: None,
+            reminded: Instant::now(),
+        };
+        Self { store, peers, replicator, homeward, claiming: AtomicBool::new(false), inner: Mutex::new(inner) }
+    }
+
+    /// A new view: who should own what changes with the members that are eligible.
+    pub fn set_view(&self, before: &View, view: &View) {
+        let mut inner = self.inner.lock();
+        for member in before.members.iter().filter(|member| view.member(&member.node_id).is_none()) {
+            inner.gone.insert(member.node_id.clone(), member.last_heard_ms);
+        }
+        inner.gone.retain(|node_id, _| view.member(node_id).is_none());
+        inner.untold.retain(|node_id| view.member(node_id).is_some());
+        let eligible: Vec<String> = view.owners_eligible().iter().map(|member| member.node_id.clone()).collect();
+        if eligible != inner.eligible || inner.placement.is_none() {
+            inner.placement = Some(Placement::compute(&eligible));
+            inner.eligible = eligible;
+        }
+    }
+
+    /// Who should own `slot`.
+    fn wanted(inner: &Inner, slot: u16) -> Option<&str> {
+        inner.placement.as_ref()?.owner_id(slot)
+    }
+
+    fn is_mine(&self, slot: u16) -> bool {
+        let table = self.peers.table();
+        matches!(table.owner(slot), Owner::Member(index) if Some(index) == table.self_index())
+    }
+
+    /// How many slots this node owns.
+    pub fn owned(&self) -> usize {
+        (0..SLOTS as u16).filter(|slot| self.is_mine(*slot)).count()
+    }
+
+    /// Whether every slot is where it should be, as far as this node knows.
+    pub fn is_settled(&self) -> bool {
+        let table = self.peers.table();
+        let inner = self.inner.lock();
+        (0..SLOTS as u16).all(|slot| match table.owner(slot) {
+            Owner::Member(index) => {
+                Self::wanted(&inner, slot).is_some_and(|wanted| self.peers.index_of(wanted) == Some(index))
+            }
+            Owner::Nobody | Owner::Frozen => false,
+        })
+    }
+
+    /// Claims what this node should own and does not, and reminds others of what they should claim from it.
+    pub async fn tick(self: &Arc<Self>) {
+        if !self.claiming.swap(true, Ordering::AcqRel) {
+            self.acquire().await;
+            self.claiming.store(false, Ordering::Release);
+        }
+        self.remind();
+        self.retell();
+    }
+
+    async fn acquire(self: &Arc<Self>) {
+        let view = self.peers.view();
+        let me = view.me().node_id.clone();
+        let slots = self.to_claim(&me);
+        if slots.is_empty() {
+            self.inner.lock().silent_since = None;
+            return;
+        }
+        let ranges = ranges_of(&slots);
+        let Some(claimed) = self.claim_from_all(&view, &ranges).await else { return };
+        let orphans = claimed.released < slots.len();
+        if orphans && !self.collect_copies(&claimed.answered, &ranges).await {
+            return;
+        }
+        let table = self.peers.table();
+        let Some(index) = table.self_index() else { return };
+        // The view may have changed meanwhile, and another node may have claimed what it now should own.
+        let still_wanted = |slot: &u16| Self::wanted(&self.inner.lock(), *slot) == Some(me.as_str());
+        let slots: Vec<u16> = slots.into_iter().filter(still_wanted).collect();
+        let ranges = ranges_of(&slots);
+        let known = slots.iter().map(|slot| table.term(*slot)).max().unwrap_or(0);
+        let term = term_after(claimed.term.max(known), self.store.segment().origin());
+        for slot in &slots {
+            table.set_owner(*slot, Owner::Member(index), term);
+        }
+        {
+            let mut inner = self.inner.lock();
+            inner.contested.clear();
+            inner.silent_since = None;
+        }
+        tracing::info!(slots = slots.len(), term = term >> 32, "owner of slots");
+        for member in view.members.iter().filter(|member| !member.is_me) {
+            self.announce(&member.node_id, &ranges, term);
+        }
+        // A copy may have been made from the owner before while the slots were moving, or from nobody: all get all.
+        self.settle(&slots, term);
+        self.peers.changed.notify_waiters();
+    }
+
+    /// The entries of slots taken over: this host's shares in them are home now, and everyone gets all of them.
+    fn settle(&self, slots: &[u16], term: u64) {
+        self.visit(slots, |copy| {
+            self.store.settle_own(copy.key.as_key(), term);
+            self.store.mark_dirty(copy.key.as_key());
+        });
+    }
+
+    /// The slots to claim. Those whose owner is gone, but whose lease may still run, are left out.
+    fn to_claim(&self, me: &str) -> Vec<u16> {
+        let table = self.peers.table();
+        let now_ms = self.store.clock().now_ms();
+        let inner = self.inner.lock();
+        let mut slots = Vec::new();
+        for slot in 0..SLOTS as u16 {
+            if Self::wanted(&inner, slot) != Some(me) {
+                continue;
+            }
+            match table.owner(slot) {
+                Owner::Member(index) if Some(index) == table.self_index() => {
+                    if inner.contested.contains(&slot) {
+                        slots.push(slot);
+                    }
+                }
+                Owner::Member(index) if table.member(index).presence.load(Ordering::Acquire) != 1 => {
+                    let gone = inner.gone.get(&table.member(index).node_id.get());
+                    if gone.is_none_or(|heard_ms| now_ms >= heard_ms + LEASE_MS) {
+                        slots.push(slot);
+                    }
+                }
+                Owner::Frozen => {}
+                Owner::Member(_) | Owner::Nobody => slots.push(slot),
+            }
+        }
+        slots
+    }
+
+    /// Asks every member to let go of the slots. `None`: one of them keeps some, this host lacks something that it
+    /// owns, or it is silent and may still wake up.
+    async fn claim_from_all(&self, view: &View, ranges: &[SlotRange]) -> Option<Claims> {
+        let mut claims = Claims { term: 0, released: 0, answered: Vec::new() };
+        let (mut asked, mut silent, mut kept) = (tokio::task::JoinSet::new(), false, false);
+        for member in view.members.iter().filter(|member| !member.is_me && !member.client) {
+            let Some(synced_to) = self.replicator.synced_to(&member.node_id, member.generation) else {
+                silent = true;
+                continue;
+            };
+            let (peers, node_id) = (self.peers.clone(), member.node_id.clone());
+            let request = Request::Claim { slots: ranges.to_vec(), synced_to };
+            asked.spawn(async move {
+                let answer = peers.ask(&node_id, request, CLAIM_TIMEOUT).await;
+                (node_id, answer)
+            });
+        }
+        while let Some(Ok((node_id, answer))) = asked.join_next().await {
+            match answer {
+                Ok(Response::Claimed { term, released }) => {
+                    claims.term = claims.term.max(term);
+                    claims.released += released as usize;
+                    claims.answered.push(node_id);
+                }
+                Ok(_) => kept = true,
+                Err(NoAnswer::NotSent | NoAnswer::Lost | NoAnswer::TimedOut) => silent = true,
+            }
+        }
+        let mut inner = self.inner.lock();
+        let patient = silent && inner.silent_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE;
+        (!kept && !patient).then_some(claims)
+    }
+
+    /// Takes the copies that `members` hold of the slots. `false`: one did not get through; try again.
+    async fn collect_copies(&self, members: &[String], ranges: &[SlotRange]) -> bool {
+        for node_id in members {
+            if !self.replicator.pull(node_id, ranges.to_vec(), false).await && self.peers.is_up(node_id) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Visits the entries of `slots`.
+    fn visit(&self, slots: &[u16], mut visit: impl FnMut(&Copy)) {
+        let wanted: HashSet<u16> = slots.iter().copied().collect();
+        let mut cursor = Some(0);
+        while let Some(from) = cursor {
+            let (copies, next) =
+                self.store.scan(from, 256 * 1024, &|key| wanted.contains(&crate::placement::slot(key.name)));
+            copies.iter().for_each(&mut visit);
+            cursor = next;
+        }
+    }
+
+    /// Tells `node_id` that this node owns `ranges` since `term`; if it cannot be told now it is told everything later.
+    fn announce(self: &Arc<Self>, node_id: &str, ranges: &[SlotRange], term: u64) {
+        let request = Request::Announce { slots: ranges.to_vec(), term };
+        let (ownership, node_id) = (self.clone(), node_id.to_string());
+        tokio::spawn(async move {
+            let told = ownership.peers.ask(&node_id, request, ANNOUNCE_TIMEOUT).await;
+            if !matches!(told, Ok(Response::Done)) {
+                ownership.inner.lock().untold.insert(node_id);
+            }
+        });
+    }
+
+    /// A connection to `node_id` stands: it may have missed announcements.
+    pub fn link_up(self: &Arc<Self>, node_id: &str) {
+        let table = self.peers.table();
+        let mut by_term: HashMap<u64, Vec<u16>> = HashMap::new();
+        for slot in (0..SLOTS as u16).filter(|slot| self.is_mine(*slot)) {
+            by_term.entry(table.term(slot)).or_default().push(slot);
+        }
+        for (term, slots) in by_term {
+            self.announce(node_id, &ranges_of(&slots), term);
+        }
+    }
+
+    /// Tells everything to those who could not be told.
+    fn retell(self: &Arc<Self>) {
+        let reachable: HashSet<String> = {
+            let mut inner = self.inner.lock();
+            let untold = std::mem::take(&mut inner.untold);
+            let (reachable, later) = untold.into_iter().partition(|node_id| self.peers.is_up(node_id));
+            inner.untold = later;
+            reachable
+        };
+        reachable.iter().for_each(|node_id| self.link_up(node_id));
+    }
+
+    /// What we own and should not: its rightful owner is told, in case it believes to own it already.
+    fn remind(self: &Arc<Self>) {
+        let table = self.peers.table();
+        let mut by_node: HashMap<(String, u64), Vec<u16>> = HashMap::new();
+        {
+            let mut inner = self.inner.lock();
+            if inner.reminded.elapsed() < REMIND_EVERY {
+                return;
+            }
+            inner.reminded = Instant::now();
+            let me = self.peers.view().me().node_id.clone();
+            for slot in (0..SLOTS as u16).filter(|slot| self.is_mine(*slot)) {
+                if let Some(wanted) = Self::wanted(&inner, slot).filter(|wanted| *wanted != me) {
+                    by_node.entry((wanted.to_string(), table.term(slot))).or_default().push(slot);
+                }
+            }
+        }
+        for ((node_id, term), slots) in by_node {
+            self.announce(&node_id, &ranges_of(&slots), term);
+        }
+    }
+
+    /// `peer` owns the slots since `term`.
+    pub fn take_announcement(&self, peer: &Peer, ranges: &[SlotRange], term: u64) -> Response {
+        if self.peers.table().index_of(&peer.node_id).is_none() {
+            return Response::Error("not in the view yet: tell me later".to_string());
+        }
+        let me = self.peers.view().me().node_id.clone();
+        let mut superseded = Vec::new();
+        for slot in ranges.iter().flat_map(slots_of) {
+            if self.is_mine(slot) {
+                let mut inner = self.inner.lock();
+                if Self::wanted(&inner, slot) == Some(&me) {
+                    // Both own it, after a split: we should, so we claim it with a higher term.
+                    inner.contested.insert(slot);
+                    continue;
+                }
+                drop(inner);
+                if self.peers.learn_owner(slot, &peer.node_id, term) {
+                    superseded.push(slot);
+                }
+            } else {
+                self.peers.learn_owner(slot, &peer.node_id, term);
+            }
+        }
+        if !superseded.is_empty() {
+            // We did not know that we had been replaced: what we counted meanwhile goes home.
+            tracing::warn!(peer = %peer.node_id, slots = superseded.len(), "another node took over slots of ours");
+            let origin = self.store.segment().origin();
+            self.visit(&superseded, |copy| {
+                if has_share_of(copy, origin) {
+                    self.store.mark_dirty(copy.key.as_key());
+                }
+            });
+        }
+        self.peers.changed.notify_waiters();
+        Response::Done
+    }
+
+    /// `peer` claims slots: those we own are frozen, flushed to it and let go, if it should own them.
+    pub async fn hand_over(self: Arc<Self>, peer: Peer, ranges: Vec<SlotRange>, synced_to: u64) -> Response {
+        let table = self.peers.table();
+        let me = self.peers.view().me().node_id.clone();
+        let slots: Vec<u16> = ranges.iter().flat_map(slots_of).collect();
+        let term = slots.iter().map(|slot| table.term(*slot)).max().unwrap_or(0);
+        if slots.iter().any(|slot| table.owner(*slot) == Owner::Frozen) {
+            return Response::NotOwner { owner: None, term };
+        }
+        let mine: Vec<u16> = slots.iter().copied().filter(|slot| self.is_mine(*slot)).collect();
+        {
+            let inner = self.inner.lock();
+            // By our view we should own one of them ourselves, and may be claiming it right now: two claims that cross
+            // must not both succeed.
+            let ours = slots.iter().any(|slot| Self::wanted(&inner, *slot) == Some(me.as_str()));
+            let others = mine.iter().any(|slot| Self::wanted(&inner, *slot) != Some(peer.node_id.as_str()));
+            if ours || others {
+                return Response::NotOwner { owner: Some(me), term };
+            }
+        }
+        if mine.is_empty() {
+            return Response::Claimed { term, released: 0 };
+        }
+        for slot in &mine {
+            table.set_owner(*slot, Owner::Frozen, table.term(*slot));
+        }
+        let (flushed, foreign) = self.replicator.flush_to(&peer.node_id, synced_to, FLUSH_TIMEOUT).await;
+        self.homeward.take(foreign);
+        let heir = if flushed { table.index_of(&peer.node_id) } else { None };
+        let next = heir.or_else(|| table.self_index()).map_or(Owner::Nobody, Owner::Member);
+        for slot in &mine {
+            table.set_owner(*slot, next, table.term(*slot));
+        }
+        self.peers.changed.notify_waiters();
+        if heir.is_some() {
+            tracing::info!(peer = %peer.node_id, slots = mine.len(), "handed slots over");
+            Response::Claimed { term, released: mine.len() as u32 }
+        } else {
+            Response::NotOwner { owner: Some(me), term }
+        }
+    }
+}
+
+fn has_share_of(copy: &Copy, origin: u64) -> bool {
+    matches!(&copy.state.body, Body::Counter(shares) if shares.iter().any(|share| share.origin == origin))
+}

@@ -1,0 +1,329 @@
+//! From binding the ports to leaving the cluster.
+
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{mpsc, watch};
+
+use super::serve::{HostHandler, PeerHandler};
+use super::timers::{self, Tempo};
+use super::{Job, Start};
+use crate::cluster::{self, Gossip, GossipConfig, Me, Membership, Phase, View, names_others};
+use crate::config::Config;
+use crate::dataplane::{Limits, server};
+use crate::error::SetupError;
+use crate::handoff::shares::Homeward;
+use crate::handoff::slots::Ownership;
+use crate::peers::{PeerEvent, Peers};
+use crate::replicator::Replicator;
+use crate::router::Router;
+use crate::segment::Segment;
+use crate::segment::table::NodeState;
+use crate::store::{Store, StoreOptions};
+use crate::wire::hello::{LocalHello, PROTOCOL, Settings};
+
+/// Time between two attempts to bind a port that is in use.
+const BIND_RETRY: Duration = Duration::from_millis(500);
+
+/// Gossip rounds in which the cluster hears of a departure.
+const ROUNDS_TO_SAY_GOODBYE: u32 = 2;
+
+/// Everything a running node consists of.
+pub(super) struct Node {
+    pub(super) config: Config,
+    pub(super) segment: Arc<Segment>,
+    pub(super) store: Store,
+    pub(super) peers: Arc<Peers>,
+    pub(super) router: Arc<Router>,
+    pub(super) replicator: Arc<Replicator>,
+    pub(super) homeward: Arc<Homeward>,
+    pub(super) ownership: Arc<Ownership>,
+    pub(super) membership: Mutex<Membership>,
+    /// The node hands over what it has.
+    pub(super) leaving: watch::Sender<bool>,
+    /// The node takes no more calls.
+    pub(super) closing: AtomicBool,
+}
+
+/// The sockets of a node.
+struct Ports {
+    listen: SocketAddr,
+    tcp: server::PeerListener,
+    udp: std::net::UdpSocket,
+}
+
+/// Lives until a [`Job::Stop`].
+pub(super) async fn live(start: Start) {
+    let Start { config, client, node_id, segment, jobs, bell, .. } = start;
+    // SAFETY: the bell is open in this thread's descriptor table for as long as the node runs.
+    let bell = unsafe { BorrowedFd::borrow_raw(bell) };
+    // A duplicate, so that closing it is this thread's business alone.
+    let Ok(bell) = rustix::io::fcntl_dupfd_cloexec(bell, 3) else { return };
+    // SAFETY: `OwnedFd` names one open descriptor until the AsyncFd drops it.
+    let Ok(bell) = (unsafe { AsyncFd::register(bell) }) else { return };
+    let options = StoreOptions { clustered: true, value_max: config.value_max };
+    let store = match Store::try_open(segment.clone(), crate::clock::Clock::System, options) {
+        Ok(store) => store,
+        Err(error) => return tracing::error!("{error}"),
+    };
+    store.rescan_dirty();
+    let ports = loop {
+        match bind(&config).await {
+            Ok(ports) => break ports,
+            Err(error) => {
+                let reason = format!("{error}; counting alone, trying again");
+                if segment.table().reason.get() != reason {
+                    tracing::error!("{reason}");
+                }
+                segment.table().set_state(NodeState::Alone, &reason);
+                if wait_alone(&bell, &jobs, BIND_RETRY).await {
+                    return;
+                }
+            }
+        }
+    };
+    let generation = crate::clock::generation();
+    segment.table().generation.store(generation, Ordering::Release);
+    let address = config.advertise.unwrap_or(ports.listen);
+    let origin = segment.origin();
+    let me = Me { node_id: node_id.clone(), generation, address, client, origin, protocol: PROTOCOL };
+    let hello = Arc::new(LocalHello {
+        cluster_id: config.cluster_id.clone(),
+        node_id: node_id.clone(),
+        generation,
+        origin,
+        address: Some(address),
+        client,
+        settings: settings_of(&config),
+        token: segment.token(),
+    });
+    let mut membership = Membership::new(me, names_others(&config.join, ports.listen, address));
+    let view = membership.view(timers::now_ms());
+    let (events, news) = mpsc::unbounded_channel();
+    let limits = Limits::new(config.value_max);
+    let peers = Arc::new(Peers::new(segment.clone(), hello.clone(), limits, view.clone(), events));
+    peers.set_view(view);
+    let replicator = Arc::new(Replicator::new(store.clone(), peers.clone()));
+    let homeward = Arc::new(Homeward::new(store.clone(), peers.clone()));
+    let ownership = Arc::new(Ownership::new(store.clone(), peers.clone(), replicator.clone(), homeward.clone()));
+    let node = Arc::new(Node {
+        router: Arc::new(Router::new(store.clone(), peers.clone(), &config)),
+        segment: segment.clone(),
+        store,
+        peers,
+        replicator,
+        homeward,
+        ownership,
+        membership: Mutex::new(membership),
+        leaving: watch::channel(false).0,
+        closing: AtomicBool::new(false),
+        config,
+    });
+    let gossip = match start_gossip(&node, hello.as_ref(), ports.udp, ports.listen, address).await {
+        Ok(gossip) => Arc::new(gossip),
+        Err(error) => {
+            tracing::error!("{error}");
+            segment.table().set_state(NodeState::Alone, &error.to_string());
+            while !wait_alone(&bell, &jobs, Duration::from_secs(3_600)).await {}
+            return;
+        }
+    };
+    node.segment.table().set_state(NodeState::Joining, "looking for the cluster");
+    let (stop_serving, stopped) = watch::channel(false);
+    let peer_handler = Arc::new(PeerHandler(node.clone()));
+    tokio::spawn(server::serve(ports.tcp, hello.clone(), limits, peer_handler, stopped.clone()));
+    if let Some(listener) = host_listener(&segment) {
+        tokio::spawn(server::serve_unix(listener, hello, limits, Arc::new(HostHandler(node.clone())), stopped));
+    }
+    let tasks = [
+        tokio::spawn(timers::follow_links(node.clone(), news)),
+        tokio::spawn(timers::follow_membership(node.clone(), gossip.clone())),
+        tokio::spawn(timers::replicate(node.clone())),
+        tokio::spawn(timers::keep_slots(node.clone())),
+        tokio::spawn(timers::housekeep(node.clone())),
+    ];
+    let timeout = work(&node, &bell, &jobs).await;
+    leave(&node, &gossip, timeout).await;
+    for task in tasks {
+        task.abort();
+        let _ = task.await;
+    }
+    if let Ok(gossip) = Arc::try_unwrap(gossip) {
+        gossip.shutdown(ROUNDS_TO_SAY_GOODBYE).await;
+    }
+    let _ = stop_serving.send(true);
+}
+
+/// Takes jobs until one says stop; returns the time to leave in.
+async fn work(node: &Arc<Node>, bell: &AsyncFd<OwnedFd>, jobs: &crossbeam_channel::Receiver<Job>) -> Duration {
+    loop {
+        ring(bell).await;
+        while let Ok(job) = jobs.try_recv() {
+            match job {
+                Job::Call { call, deadline, done } => node.router.submit(call, deadline, done),
+                Job::Flush { namespace, deadline, done } => {
+                    let node = node.clone();
+                    tokio::spawn(async move { done(node.flush_everywhere(namespace, deadline).await) });
+                }
+                Job::Stop { timeout } => return timeout,
+            }
+        }
+    }
+}
+
+/// Waits for `time` while no cluster can be had; calls are counted in this host's share. `true`: told to stop.
+async fn wait_alone(bell: &AsyncFd<OwnedFd>, jobs: &crossbeam_channel::Receiver<Job>, time: Duration) -> bool {
+    let until = Instant::now() + time;
+    while Instant::now() < until {
+        let _ = tokio::time::timeout_at(until.into(), ring(bell)).await;
+        while let Ok(job) = jobs.try_recv() {
+            match job {
+                // A dropped `done` tells the caller that nothing was decided: it counts for itself.
+                Job::Call { .. } | Job::Flush { .. } => {}
+                Job::Stop { .. } => return true,
+            }
+        }
+    }
+    false
+}
+
+/// Hands slots and shares over, tells the cluster, and waits until it knows.
+async fn leave(node: &Arc<Node>, gossip: &Arc<Gossip>, timeout: Duration) {
+    let deadline = Instant::now() + timeout;
+    let table = node.segment.table();
+    table.set_state(NodeState::Leaving, "");
+    node.leaving.send_replace(true);
+    node.membership.lock().set_phase(Phase::Leaving);
+    gossip.set_phase(Phase::Leaving).await;
+    loop {
+        let view = node.peers.view();
+        let heirs = view.owners_eligible().iter().any(|member| !member.is_me);
+        let foreign = node.replicator.tick();
+        node.homeward.take(foreign);
+        let nothing_held = node.ownership.owned() == 0 && node.homeward.all_home();
+        if nothing_held || !heirs || Instant::now() >= deadline {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    table.lease_until_ms.store(0, Ordering::Release);
+    // Calls that have begun are decided; new ones of other processes are theirs to count.
+    node.closing.store(true, Ordering::Relaxed);
+    let patience = Instant::now() + Duration::from_millis(2 * node.config.timeout_ms);
+    while !node.router.is_idle() && Instant::now() < patience {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    node.router.give_up();
+    // Last changes that came in while slots moved.
+    for node_id in node.peers.up() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        node.replicator.flush_to(&node_id, u64::MAX, left.min(Duration::from_millis(100))).await;
+    }
+}
+
+async fn start_gossip(
+    node: &Arc<Node>,
+    hello: &LocalHello,
+    udp: std::net::UdpSocket,
+    listen: SocketAddr,
+    advertise: SocketAddr,
+) -> Result<Gossip, SetupError> {
+    let config = GossipConfig {
+        cluster_id: hello.cluster_id.clone(),
+        node_id: hello.node_id.clone(),
+        generation: hello.generation,
+        listen,
+        advertise,
+        seeds: node.config.join.clone(),
+        interval_ms: node.config.gossip_interval_ms,
+        origin: hello.origin,
+        client: hello.client,
+        protocol: PROTOCOL,
+    };
+    Gossip::start(config, Some(udp)).await
+}
+
+async fn bind(config: &Config) -> Result<Ports, SetupError> {
+    let Some(address) = config.bind else {
+        return Err(SetupError::new("ephpm_kv.bind", "not set"));
+    };
+    let in_use = |error: std::io::Error| SetupError::new(format!("ephpm_kv.bind={address}"), error);
+    let tcp = server::bind(address).await.map_err(in_use)?;
+    let udp = cluster::bind(address)?;
+    Ok(Ports { listen: address, tcp, udp })
+}
+
+/// What must agree between the nodes of a cluster.
+pub fn settings_of(config: &Config) -> Settings {
+    let slots = crate::segment::table::SLOTS as u32;
+    Settings { replicas: config.replicas, copy_all_max: config.copy_all_max, slots }
+}
+
+/// Name of the host's socket in Linux's abstract namespace.
+pub fn socket_name(segment: &Segment) -> Vec<u8> {
+    format!("ephpm_kv/{:016x}", segment.origin()).into_bytes()
+}
+
+/// The socket where other processes of the segment reach this node.
+fn host_listener(segment: &Segment) -> Option<server::HostListener> {
+    match server::bind_unix(&socket_name(segment)) {
+        Ok(listener) => Some(listener),
+        Err(error) => {
+            tracing::error!(%error, "no socket for the host's other processes: they count in this host's share");
+            None
+        }
+    }
+}
+
+/// Waits for the bell and silences it.
+async fn ring(bell: &AsyncFd<OwnedFd>) {
+    if let Ok(mut ready) = bell.readable().await {
+        let _ = rustix::io::read(bell.get_ref(), &mut [0_u8; 8]);
+        ready.clear_ready();
+    }
+}
+
+impl Node {
+    /// Ends every window of `namespace` at every owner; `false`: one was out of reach.
+    pub(super) async fn flush_everywhere(self: &Arc<Self>, namespace: Vec<u8>, deadline: Instant) -> bool {
+        use crate::wire::message::{Request, Response};
+        let timeout = deadline.saturating_duration_since(Instant::now());
+        self.homeward.flush_owned(&namespace);
+        let view: Arc<View> = self.peers.view();
+        let mut asked = tokio::task::JoinSet::new();
+        for member in view.members.iter().filter(|member| !member.is_me && !member.client) {
+            let (peers, node_id) = (self.peers.clone(), member.node_id.clone());
+            let request = Request::Flush { namespace: namespace.clone().into() };
+            asked.spawn(async move { matches!(peers.ask(&node_id, request, timeout).await, Ok(Response::Done)) });
+        }
+        let mut all = view.joined && view.quorum;
+        while let Some(done) = asked.join_next().await {
+            all &= done.unwrap_or(false);
+        }
+        all
+    }
+
+    /// News of the link to `node_id`.
+    pub(super) async fn link_news(self: &Arc<Self>, node_id: String, event: PeerEvent) {
+        match event {
+            PeerEvent::Up => {
+                self.replicator.link_up(&node_id);
+                self.ownership.link_up(&node_id);
+                if self.peers.ping(&node_id, Duration::from_millis(500)).await {
+                    self.membership.lock().ping(&node_id, true, timers::now_ms());
+                }
+            }
+            PeerEvent::Down => self.peers.open_breaker(&node_id),
+        }
+    }
+
+    /// How often things happen.
+    pub(super) fn tempo(&self) -> Tempo {
+        Tempo::of(&self.config)
+    }
+}

@@ -1,0 +1,93 @@
+//! What the node answers: to peers over TCP, and to the host's other processes over its socket.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::life::Node;
+use crate::dataplane::{Answer, Handler, Peer};
+use crate::wire::message::{Request, Response};
+
+/// How much earlier the node answers than its caller gives up, so that the answer is there in time.
+const MARGIN: Duration = Duration::from_millis(5);
+
+/// Answers peers.
+pub(super) struct PeerHandler(pub(super) Arc<Node>);
+
+impl Handler for PeerHandler {
+    fn handle(&self, peer: &Peer, id: u64, request: Request) -> Answer {
+        let node = &self.0;
+        match request {
+            Request::Ping => Answer::Now(Response::Pong),
+            Request::Call(call) => Answer::Now(node.router.serve(peer, id, call)),
+            Request::Replicate(batch) => Answer::Now(node.replicator.take_batch(peer, batch)),
+            Request::Sync { cursor, slots } => Answer::Now(node.replicator.page(cursor, &slots)),
+            Request::Claim { slots, synced_to } => {
+                // A task of its own: a connection that is lost must not leave slots frozen.
+                let handed_over = tokio::spawn(node.ownership.clone().hand_over(peer.clone(), slots, synced_to));
+                Answer::Later(Box::pin(async move {
+                    handed_over.await.unwrap_or_else(|_| Response::Error("the node is ending".to_string()))
+                }))
+            }
+            Request::Announce { slots, term } => Answer::Now(node.ownership.take_announcement(peer, &slots, term)),
+            Request::Share(copies) => Answer::Now(node.homeward.receive(copies)),
+            Request::Resolve { stream, ids } => {
+                Answer::Now(Response::Fates(ids.iter().map(|id| node.store.resolve(stream, *id)).collect()))
+            }
+            Request::Flush { namespace } => {
+                node.homeward.flush_owned(&namespace);
+                Answer::Now(Response::Done)
+            }
+        }
+    }
+
+    fn connected(&self, _: &Peer) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn disconnected(&self, _: &Peer) {}
+}
+
+/// Answers processes of the segment.
+pub(super) struct HostHandler(pub(super) Arc<Node>);
+
+impl Handler for HostHandler {
+    fn handle(&self, _: &Peer, _: u64, request: Request) -> Answer {
+        let node = self.0.clone();
+        let deadline = Instant::now() + deadline_of(node.config.timeout_ms);
+        match request {
+            Request::Ping => Answer::Now(Response::Pong),
+            _ if node.closing.load(Ordering::Relaxed) => Answer::Now(Response::Error("the node is ending".to_string())),
+            Request::Call(call) => {
+                let (done, reply) = tokio::sync::oneshot::channel();
+                node.router.submit(call, deadline, Box::new(move |reply| drop(done.send(reply))));
+                Answer::Later(Box::pin(async move {
+                    match reply.await {
+                        Ok(reply) => Response::Reply(reply),
+                        Err(_) => Response::Error("the node is ending".to_string()),
+                    }
+                }))
+            }
+            Request::Flush { namespace } => Answer::Later(Box::pin(async move {
+                if node.flush_everywhere(namespace.to_vec(), deadline).await {
+                    Response::Done
+                } else {
+                    Response::Error("an owner is out of reach".to_string())
+                }
+            })),
+            _ => Answer::Now(Response::Error("not a request of a host's process".to_string())),
+        }
+    }
+
+    fn connected(&self, _: &Peer) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn disconnected(&self, _: &Peer) {}
+}
+
+/// The node's share of a caller's `timeout_ms`.
+pub(super) fn deadline_of(timeout_ms: u64) -> Duration {
+    let timeout = Duration::from_millis(timeout_ms);
+    timeout.saturating_sub(MARGIN).max(timeout / 2)
+}

@@ -1,0 +1,249 @@
+//! What the node does by itself, again and again.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
+
+use super::life::Node;
+use crate::cluster::{Gossip, Phase, View};
+use crate::config::Config;
+use crate::handoff::slots::LEASE_MS;
+use crate::peers::PeerEvent;
+use crate::segment::table::{NodeState, Owner, SLOTS};
+
+/// Deadline of the ping that confirms or refutes a death.
+const PING_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// How long a node that has become a member waits for slots to move before it calls itself ready, in milliseconds.
+const MOVES_PATIENCE_MS: u64 = 2_000;
+
+/// Time between two looks for members that were given up, in milliseconds.
+const LOOK_FOR_LOST_MS: u64 = 1_000;
+
+/// Entries visited by one step of the sweeper, at the least.
+const SWEEP_STEP_MIN: usize = 512;
+
+/// Steps of the sweeper a second.
+const SWEEPS_PER_SECOND: u64 = 10;
+
+/// How often things happen.
+pub(super) struct Tempo {
+    replicate: Duration,
+    membership: Duration,
+    settle_ms: u64,
+    sweep_interval_s: u64,
+}
+
+impl Tempo {
+    pub(super) fn of(config: &Config) -> Self {
+        let gossip = config.gossip_interval_ms;
+        Self {
+            replicate: Duration::from_millis(config.replicate_ms),
+            membership: Duration::from_millis((gossip / 2).clamp(10, 100)),
+            settle_ms: 2 * gossip,
+            sweep_interval_s: config.sweep_interval_s,
+        }
+    }
+}
+
+/// Coarse monotonic milliseconds.
+pub(super) fn now_ms() -> u64 {
+    crate::clock::Clock::System.now_ms()
+}
+
+fn every(period: Duration) -> tokio::time::Interval {
+    let mut interval = tokio::time::interval(period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
+/// Passes on what happens to links.
+pub(super) async fn follow_links(node: Arc<Node>, mut news: mpsc::UnboundedReceiver<(String, PeerEvent)>) {
+    while let Some((node_id, event)) = news.recv().await {
+        let node = node.clone();
+        tokio::spawn(async move { node.link_news(node_id, event).await });
+    }
+}
+
+/// Sends what changed, every `replicate_ms`.
+pub(super) async fn replicate(node: Arc<Node>) {
+    let mut tick = every(node.tempo().replicate);
+    loop {
+        tick.tick().await;
+        let foreign = node.replicator.tick();
+        node.homeward.take(foreign);
+    }
+}
+
+/// Brings slots where they belong, and shares home.
+pub(super) async fn keep_slots(node: Arc<Node>) {
+    let mut tick = every(Duration::from_millis(20));
+    loop {
+        tokio::select! {
+            _ = tick.tick() => {}
+            () = node.peers.changed.notified() => {}
+        }
+        if !*node.leaving.borrow() && node.peers.view().me().phase == Phase::Ready {
+            node.ownership.tick().await;
+        }
+        node.homeward.retry();
+    }
+}
+
+/// Sweeps the store, closes breakers, and finds what a killed process left unmarked.
+pub(super) async fn housekeep(node: Arc<Node>) {
+    let mut tick = every(Duration::from_millis(1_000 / SWEEPS_PER_SECOND));
+    let steps = node.tempo().sweep_interval_s.max(1) * SWEEPS_PER_SECOND;
+    let mut round: u64 = 0;
+    loop {
+        tick.tick().await;
+        round += 1;
+        let entries = node.store.stats().entries;
+        // Twice the average, so that a round ends within the interval while entries come and go.
+        node.store.sweep(SWEEP_STEP_MIN.max((2 * entries / steps) as usize));
+        if round.is_multiple_of(5 * SWEEPS_PER_SECOND) {
+            node.store.rescan_dirty();
+        }
+        for cell in &node.segment.table().members {
+            let open = cell.breaker_open.load(Ordering::Relaxed) != 0;
+            if open && cell.presence.load(Ordering::Acquire) == 1 {
+                let (node, node_id) = (node.clone(), cell.node_id.get());
+                if node.peers.is_up(&node_id) {
+                    tokio::spawn(async move { node.peers.ping(&node_id, Duration::from_millis(500)).await });
+                }
+            }
+        }
+    }
+}
+
+/// Follows gossip, confirms deaths, publishes views, becomes ready, renews the lease.
+pub(super) async fn follow_membership(node: Arc<Node>, gossip: Arc<Gossip>) {
+    let mut snapshots = gossip.watch();
+    let tempo = node.tempo();
+    let mut tick = every(tempo.membership);
+    let mut before = node.peers.view();
+    let mut settled_since = now_ms();
+    let mut member_since = now_ms();
+    let mut look_for_lost_at = 0;
+    // Suspects with a ping under way.
+    let asking = Arc::new(Mutex::new(HashSet::new()));
+    loop {
+        tokio::select! {
+            _ = tick.tick() => {}
+            _ = snapshots.changed() => {}
+        }
+        let now = now_ms();
+        let snapshot = snapshots.borrow_and_update().clone();
+        let (view, suspects) = {
+            let mut membership = node.membership.lock();
+            membership.observe(&snapshot, now);
+            let suspects = membership.suspects();
+            (membership.view(now), suspects)
+        };
+        // A namesake is judged by gossip alone: it would refuse the connection of a node with its own id.
+        for suspect in suspects.into_iter().filter(|suspect| !view.is_me(&suspect.node_id)) {
+            if !asking.lock().insert(suspect.node_id.clone()) {
+                continue;
+            }
+            let (node, asking) = (node.clone(), asking.clone());
+            tokio::spawn(async move {
+                let alive = node.peers.ping(&suspect.node_id, PING_TIMEOUT).await;
+                asking.lock().remove(&suspect.node_id);
+                node.membership.lock().ping(&suspect.node_id, alive, now_ms());
+            });
+        }
+        if now >= look_for_lost_at {
+            look_for_lost_at = now + LOOK_FOR_LOST_MS;
+            look_for_lost(&node);
+        }
+        if view.epoch != before.epoch {
+            if names(&view) != names(&before) {
+                settled_since = now;
+            }
+            node.peers.set_view(view.clone());
+            node.replicator.set_view();
+            node.ownership.set_view(&before, &view);
+            tracing::info!(epoch = view.epoch, members = view.members.len(), joined = view.joined, "new view");
+            before = view.clone();
+            node.peers.changed.notify_waiters();
+        }
+        if *node.leaving.borrow() {
+            continue;
+        }
+        if view.me().phase == Phase::Joining
+            && view.refused.is_none()
+            && may_be_ready(&node, &view, now - settled_since)
+        {
+            node.membership.lock().set_phase(Phase::Ready);
+            gossip.set_phase(Phase::Ready).await;
+        }
+        if view.me().phase != Phase::Ready {
+            member_since = now;
+        }
+        publish(&node, &view, now, now - member_since);
+    }
+}
+
+/// Members that gossip and ping gave up come back when they answer again, even if gossip cannot reach them.
+fn look_for_lost(node: &Arc<Node>) {
+    let lost = node.membership.lock().lost();
+    for suspect in lost.into_iter().filter(|suspect| !node.peers.view().is_me(&suspect.node_id)) {
+        let node = node.clone();
+        tokio::spawn(async move {
+            if node.peers.still_there(&suspect, PING_TIMEOUT).await {
+                node.membership.lock().ping(&suspect.node_id, true, now_ms());
+            }
+        });
+    }
+}
+
+fn names(view: &View) -> Vec<(&str, u64)> {
+    view.members.iter().map(|member| (member.node_id.as_str(), member.generation)).collect()
+}
+
+/// A joining node is ready once it has met the cluster and holds what the ready members own.
+fn may_be_ready(node: &Node, view: &View, settled_for_ms: u64) -> bool {
+    let others = view.members.iter().filter(|member| !member.is_me);
+    view.joined
+        && settled_for_ms >= node.tempo().settle_ms
+        && others.filter(|member| member.phase == Phase::Ready && !member.client).all(|member| {
+            node.replicator.synced_to(&member.node_id, member.generation).is_some()
+                && node.peers.is_reachable(&member.node_id)
+        })
+}
+
+fn publish(node: &Node, view: &View, now: u64, member_for_ms: u64) {
+    let table = node.segment.table();
+    // Ready for callers once every slot has an owner to send them to, and the moves that this node's joining caused
+    // are done (or take too long). From then on every slot always has an owner.
+    let member = view.me().phase == Phase::Ready;
+    let owned = || (0..SLOTS as u16).all(|slot| table.owner(slot) != Owner::Nobody);
+    let moved = || node.ownership.is_settled() || member_for_ms >= MOVES_PATIENCE_MS;
+    let ready = member && (table.state() == NodeState::Ready || (owned() && moved()));
+    let (state, reason) = match (&view.refused, ready) {
+        (Some(why), _) => (NodeState::Alone, why.clone()),
+        (None, false) if !view.joined => {
+            (NodeState::Joining, "no node of ephpm_kv.join has answered; counting alone (degraded)".to_string())
+        }
+        (None, false) => (NodeState::Joining, "catching up with the cluster".to_string()),
+        (None, true) if !view.quorum => {
+            (NodeState::Ready, "less than half of the members can be seen; answers are degraded".to_string())
+        }
+        (None, true) => (NodeState::Ready, String::new()),
+    };
+    if table.state() != state || table.reason.get() != reason {
+        match state {
+            NodeState::Ready if reason.is_empty() => tracing::info!("ready"),
+            _ => tracing::warn!("{reason}"),
+        }
+        table.set_state(state, &reason);
+    }
+    let speaks = view.refused.is_none() && ready && view.joined && view.quorum;
+    let lease = if speaks { now + LEASE_MS } else { 0 };
+    table.lease_until_ms.store(lease, Ordering::Release);
+}

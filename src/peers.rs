@@ -1,0 +1,295 @@
+//! The links to the members of the view, and what the host's table says of them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc};
+
+use crate::cluster::{Member, Suspect, View};
+use crate::dataplane::Limits;
+use crate::dataplane::link::{InFlight, Link, LinkEvent, LinkTarget, NotSent};
+use crate::segment::Segment;
+use crate::segment::table::{MEMBERS_MAX, MemberCell, Owner, Table};
+use crate::wire::hello::LocalHello;
+use crate::wire::message::{Request, Response};
+
+/// Timeouts in a row that open a member's breaker.
+const TIMEOUTS_TO_OPEN: u32 = 3;
+
+/// Why [`Peers::ask`] has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoAnswer {
+    /// Nothing was sent: no link, or it is down or full.
+    NotSent,
+    /// Sent; the connection was lost before the answer.
+    Lost,
+    /// Sent; no answer in time.
+    TimedOut,
+}
+
+/// News of a link.
+#[derive(Debug)]
+pub enum PeerEvent {
+    /// The connection stands (again).
+    Up,
+    /// The connection is gone or could not be made.
+    Down,
+}
+
+/// One link per member of the view other than this node.
+pub struct Peers {
+    segment: Arc<Segment>,
+    hello: Arc<LocalHello>,
+    limits: Limits,
+    events: mpsc::UnboundedSender<(String, PeerEvent)>,
+    inner: Mutex<Inner>,
+    /// Woken when owners or the view change: calls that wait for an owner look again.
+    pub changed: Notify,
+}
+
+struct Inner {
+    view: Arc<View>,
+    /// By node id: its index in the table.
+    indices: HashMap<String, u16>,
+    /// By index: the generation it leads to, and the link.
+    links: HashMap<u16, (u64, Arc<Link>)>,
+}
+
+impl Peers {
+    /// No links yet; events of links (with their node id) go to `events`.
+    pub fn new(
+        segment: Arc<Segment>,
+        hello: Arc<LocalHello>,
+        limits: Limits,
+        view: Arc<View>,
+        events: mpsc::UnboundedSender<(String, PeerEvent)>,
+    ) -> Self {
+        Self {
+            segment,
+            hello,
+            limits,
+            events,
+            inner: Mutex::new(Inner { view, indices: HashMap::new(), links: HashMap::new() }),
+            changed: Notify::new(),
+        }
+    }
+
+    /// The host's table.
+    pub fn table(&self) -> &Table {
+        self.segment.table()
+    }
+
+    /// The view in force.
+    pub fn view(&self) -> Arc<View> {
+        self.inner.lock().view.clone()
+    }
+
+    /// Takes a new view: publishes its members and makes, keeps or closes links. Must run on the node's runtime.
+    pub fn set_view(&self, view: Arc<View>) {
+        let table = self.table();
+        for cell in &table.members {
+            if cell.presence.load(Ordering::Acquire) == 1 && view.member(&cell.node_id.get()).is_none() {
+                cell.presence.store(2, Ordering::Release);
+            }
+        }
+        let indices: HashMap<String, u16> =
+            view.members.iter().filter_map(|member| Some((member.node_id.clone(), publish(table, member)?))).collect();
+        table.members_live.store(view.members.len() as u32, Ordering::Release);
+        table.epoch.store(view.epoch, Ordering::Release);
+        let mut inner = self.inner.lock();
+        let mut links = std::mem::take(&mut inner.links);
+        for member in view.members.iter().filter(|member| !member.is_me) {
+            let Some(index) = indices.get(&member.node_id) else { continue };
+            let kept = links.remove(index).filter(|(generation, _)| *generation == member.generation);
+            let link = kept.unwrap_or_else(|| (member.generation, self.dial(member)));
+            inner.links.insert(*index, link);
+        }
+        inner.indices = indices;
+        inner.view = view;
+        drop(inner);
+        self.changed.notify_waiters();
+    }
+
+    fn dial(&self, member: &Member) -> Arc<Link> {
+        let (link_events, mut link_news) = mpsc::unbounded_channel();
+        let target = LinkTarget { address: member.address, expected_node_id: Some(member.node_id.clone()) };
+        let link = Link::spawn(target, self.hello.clone(), self.limits, link_events);
+        let (node_id, events) = (member.node_id.clone(), self.events.clone());
+        tokio::spawn(async move {
+            while let Some(news) = link_news.recv().await {
+                let event = match news {
+                    LinkEvent::Up { .. } => PeerEvent::Up,
+                    LinkEvent::Down { reason, .. } => {
+                        tracing::debug!(peer = %node_id, reason = %reason, "data plane connection down");
+                        PeerEvent::Down
+                    }
+                    LinkEvent::Refused { reason, .. } => {
+                        tracing::warn!(peer = %node_id, reason = %reason, "peer refused the data plane connection");
+                        PeerEvent::Down
+                    }
+                };
+                if events.send((node_id.clone(), event)).is_err() {
+                    return;
+                }
+            }
+        });
+        Arc::new(link)
+    }
+
+    /// The members other than this node whose link stands.
+    pub fn up(&self) -> Vec<String> {
+        let inner = self.inner.lock();
+        let is_up = |index: &u16| inner.links.get(index).is_some_and(|(_, link)| link.is_up());
+        inner.indices.iter().filter(|(_, index)| is_up(index)).map(|(node_id, _)| node_id.clone()).collect()
+    }
+
+    /// Whether the link to `node_id` stands.
+    pub fn is_up(&self, node_id: &str) -> bool {
+        let inner = self.inner.lock();
+        inner.link(node_id).is_some_and(|link| link.is_up())
+    }
+
+    /// Whether calls to `node_id` are sent: its link stands and its breaker is closed.
+    pub fn is_reachable(&self, node_id: &str) -> bool {
+        self.is_up(node_id) && self.cell(node_id).is_some_and(|cell| cell.breaker_open.load(Ordering::Relaxed) == 0)
+    }
+
+    /// Sends `request` to `node_id` without waiting.
+    pub fn send(&self, node_id: &str, request: Request) -> Result<InFlight, NotSent> {
+        let link = self.inner.lock().link(node_id).cloned();
+        link.map_or(Err(NotSent::Down), |link| link.call(&request))
+    }
+
+    /// The same, to the member at `index` of the table.
+    pub fn send_to(&self, index: u16, request: Request) -> Result<InFlight, NotSent> {
+        let link = self.inner.lock().links.get(&index).map(|(_, link)| link.clone());
+        link.map_or(Err(NotSent::Down), |link| link.call(&request))
+    }
+
+    /// Sends `request` to `node_id` and waits for the answer.
+    pub async fn ask(&self, node_id: &str, request: Request, timeout: Duration) -> Result<Response, NoAnswer> {
+        let in_flight = self.send(node_id, request).map_err(|_| NoAnswer::NotSent)?;
+        match tokio::time::timeout(timeout, in_flight.answer()).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(_)) => Err(NoAnswer::Lost),
+            Err(_) => Err(NoAnswer::TimedOut),
+        }
+    }
+
+    /// Index in the table of a member of the view.
+    pub fn index_of(&self, node_id: &str) -> Option<u16> {
+        self.inner.lock().indices.get(node_id).copied()
+    }
+
+    /// The table's cell of `node_id`.
+    pub fn cell(&self, node_id: &str) -> Option<&MemberCell> {
+        self.table().index_of(node_id).map(|index| self.table().member(index))
+    }
+
+    /// A call to the member at `index` had no answer in time.
+    pub fn timed_out(&self, index: u16) {
+        let cell = self.table().member(index);
+        if cell.timeouts_in_a_row.fetch_add(1, Ordering::Relaxed) + 1 >= TIMEOUTS_TO_OPEN
+            && cell.breaker_open.swap(1, Ordering::Relaxed) == 0
+        {
+            let peer = cell.node_id.get();
+            tracing::warn!(peer, "no answer three times in a row: its keys are counted locally (degraded)");
+        }
+    }
+
+    /// A call to the member at `index` was answered.
+    pub fn answered(&self, index: u16) {
+        let cell = self.table().member(index);
+        if cell.timeouts_in_a_row.load(Ordering::Relaxed) != 0 {
+            cell.timeouts_in_a_row.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Opens the breaker of `node_id`.
+    pub fn open_breaker(&self, node_id: &str) {
+        if let Some(cell) = self.cell(node_id) {
+            cell.breaker_open.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Pings `node_id`; an answer closes its breaker. Returns whether it answered.
+    pub async fn ping(&self, node_id: &str, timeout: Duration) -> bool {
+        let answered = matches!(self.ask(node_id, Request::Ping, timeout).await, Ok(Response::Pong));
+        if answered && let Some(cell) = self.cell(node_id) {
+            cell.timeouts_in_a_row.store(0, Ordering::Relaxed);
+            cell.breaker_open.store(0, Ordering::Relaxed);
+            self.changed.notify_waiters();
+        }
+        answered
+    }
+
+    /// Whether the node that `suspect` was answers at its address, on a connection made for the question.
+    pub async fn still_there(&self, suspect: &Suspect, timeout: Duration) -> bool {
+        let (events, mut news) = mpsc::unbounded_channel();
+        let target = LinkTarget { address: suspect.address, expected_node_id: Some(suspect.node_id.clone()) };
+        let _link = Link::spawn(target, self.hello.clone(), self.limits, events);
+        match tokio::time::timeout(timeout, news.recv()).await {
+            Ok(Some(LinkEvent::Up { peer })) => peer.origin == suspect.origin,
+            _ => false,
+        }
+    }
+
+    /// Publishes the owner of `slot` if `term` is news; returns whether it was.
+    pub fn learn_owner(&self, slot: u16, node_id: &str, term: u64) -> bool {
+        let table = self.table();
+        let Some(index) = table.index_of(node_id) else { return false };
+        if term <= table.term(slot) && table.owner(slot) != Owner::Nobody {
+            return false;
+        }
+        table.set_owner(slot, Owner::Member(index), term);
+        true
+    }
+
+    /// Node id of the owner of `slot`, as the table says.
+    pub fn owner_of(&self, slot: u16) -> Option<String> {
+        match self.table().owner(slot) {
+            Owner::Member(index) => Some(self.table().member(index).node_id.get()),
+            Owner::Nobody | Owner::Frozen => None,
+        }
+    }
+}
+
+impl Inner {
+    fn link(&self, node_id: &str) -> Option<&Arc<Link>> {
+        self.links.get(self.indices.get(node_id)?).map(|(_, link)| link)
+    }
+}
+
+/// Writes `member` to its cell, taking a free one (or one of a node no longer in the view) when it has none.
+fn publish(table: &Table, member: &Member) -> Option<u16> {
+    let known = table.index_of(&member.node_id);
+    let index = known.or_else(|| free_cell(table, 0)).or_else(|| free_cell(table, 2));
+    let Some(index) = index else {
+        tracing::error!(peer = %member.node_id, max = MEMBERS_MAX, "more members than the table holds: not a member here");
+        return None;
+    };
+    let cell = table.member(index);
+    let same_life = known.is_some() && cell.generation.load(Ordering::Acquire) == member.generation;
+    cell.node_id.set(&member.node_id);
+    cell.address.set(&member.address.to_string());
+    cell.origin.store(member.origin, Ordering::Release);
+    cell.generation.store(member.generation, Ordering::Release);
+    cell.client.store(u32::from(member.client), Ordering::Release);
+    if !same_life {
+        // A peer is called only once its connection stands: `Up` closes the breaker after a ping.
+        cell.breaker_open.store(u32::from(!member.is_me), Ordering::Relaxed);
+        cell.timeouts_in_a_row.store(0, Ordering::Relaxed);
+    }
+    cell.presence.store(1, Ordering::Release);
+    if member.is_me {
+        table.set_self_index(Some(index));
+    }
+    Some(index)
+}
+
+fn free_cell(table: &Table, presence: u32) -> Option<u16> {
+    table.members.iter().position(|cell| cell.presence.load(Ordering::Acquire) == presence).map(|index| index as u16)
+}

@@ -1,0 +1,402 @@
+//! Owner to copies: the latest state of each changed key, in numbered and acknowledged batches.
+//!
+//! A batch is a cut: it holds the states and the ids of the requests whose effect they show. A receiver that sees a
+//! gap in a sender's numbers pulls the sender's keys anew, so a lost batch costs time, never truth.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::dataplane::Peer;
+use crate::peers::Peers;
+use crate::placement;
+use crate::record::{Body, Copy};
+use crate::segment::table::Owner;
+use crate::store::{Applied, Drained, Joined, Store};
+use crate::wire::message::{AppliedIds, Batch, Request, Response, SlotRange};
+
+/// Most entries taken from the store at a time.
+const DRAIN_MAX: usize = 1_024;
+
+/// Most bytes of keys and values in a batch or page (a single larger value travels alone).
+const BATCH_BYTES_MAX: usize = 256 * 1024;
+
+/// Batches on their way to one peer; more, and the peer is left behind to pull later.
+const UNACKED_MAX: usize = 64;
+
+/// Deadline of a page of a pull.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Time between two attempts to pull.
+const PULL_RETRY: Duration = Duration::from_millis(100);
+
+/// Sends this host's changes to its peers and takes theirs.
+pub struct Replicator {
+    store: Store,
+    peers: Arc<Peers>,
+    inner: Mutex<Inner>,
+    acked: Notify,
+}
+
+#[derive(Default)]
+struct Inner {
+    position: u64,
+    receivers: HashMap<String, Receiver>,
+    senders: HashMap<String, Sender>,
+}
+
+/// A peer that takes our batches.
+#[derive(Default)]
+struct Receiver {
+    unacked: VecDeque<(u64, Instant)>,
+    /// It missed a batch, or may have: it is told our number so that it sees the gap.
+    behind: bool,
+    /// Every batch after this position was sent to it.
+    complete_since: u64,
+}
+
+/// A peer whose batches we take.
+struct Sender {
+    generation: u64,
+    next: u64,
+    synced: bool,
+    pulling: bool,
+    /// A gap was seen since the pull under way began.
+    gap: bool,
+}
+
+impl Replicator {
+    /// Over this host's store and its peers.
+    pub fn new(store: Store, peers: Arc<Peers>) -> Self {
+        Self { store, peers, inner: Mutex::default(), acked: Notify::new() }
+    }
+
+    /// Forgets peers that left the view.
+    pub fn set_view(&self) {
+        let view = self.peers.view();
+        let mut inner = self.inner.lock();
+        inner.receivers.retain(|node_id, _| view.member(node_id).is_some());
+        inner.senders.retain(|node_id, _| view.member(node_id).is_some());
+        drop(inner);
+        self.acked.notify_waiters();
+    }
+
+    /// A connection to `node_id` stands: what was sent on the one before may be lost.
+    pub fn link_up(&self, node_id: &str) {
+        let mut inner = self.inner.lock();
+        let receiver = inner.receivers.entry(node_id.to_string()).or_default();
+        receiver.behind = true;
+    }
+
+    /// Sends what changed; returns the entries that are not this host's to replicate (its shares of others' keys).
+    pub fn tick(self: &Arc<Self>) -> Vec<Copy> {
+        let mut foreign = Vec::new();
+        loop {
+            let mut drained = Drained::default();
+            self.store.drain(DRAIN_MAX, &mut drained);
+            if drained.copies.is_empty() && drained.applied.is_empty() {
+                break;
+            }
+            let more = drained.copies.len() >= DRAIN_MAX;
+            let mut own = Vec::with_capacity(drained.copies.len());
+            for item in drained.copies {
+                let slot = placement::slot(item.copy.key.as_key().name);
+                if self.owns(slot) { own.push(item.copy) } else { foreign.push(item.copy) }
+            }
+            self.send(own, drained.applied);
+            if !more {
+                break;
+            }
+        }
+        self.nudge();
+        self.publish_lag();
+        foreign
+    }
+
+    fn owns(&self, slot: u16) -> bool {
+        let table = self.peers.table();
+        match table.owner(slot) {
+            // Only this node freezes slots of this table, and only its own.
+            Owner::Frozen => true,
+            Owner::Member(index) => Some(index) == table.self_index(),
+            Owner::Nobody => false,
+        }
+    }
+
+    fn send(self: &Arc<Self>, mut copies: Vec<Copy>, applied: Vec<(u64, u64)>) {
+        if copies.is_empty() && !applied.is_empty() {
+            self.send_batch(Vec::new(), by_stream(&applied));
+        }
+        while !copies.is_empty() {
+            let mut bytes = 0;
+            let fits = copies
+                .iter()
+                .take_while(|copy| {
+                    let first = bytes == 0;
+                    bytes += weight(copy);
+                    first || bytes <= BATCH_BYTES_MAX
+                })
+                .count();
+            let rest = copies.split_off(fits);
+            let batch = std::mem::replace(&mut copies, rest);
+            // The ids go with the last batch: never before a state that shows their effect.
+            let ids = if copies.is_empty() { by_stream(&applied) } else { Vec::new() };
+            self.send_batch(batch, ids);
+        }
+    }
+
+    fn send_batch(self: &Arc<Self>, copies: Vec<Copy>, applied: Vec<AppliedIds>) {
+        let view = self.peers.view();
+        let mut inner = self.inner.lock();
+        inner.position += 1;
+        let position = inner.position;
+        for member in view.members.iter().filter(|member| !member.is_me) {
+            let fresh = || Receiver { complete_since: position - 1, ..Receiver::default() };
+            let receiver = inner.receivers.entry(member.node_id.clone()).or_insert_with(fresh);
+            if receiver.behind || receiver.unacked.len() >= UNACKED_MAX {
+                receiver.behind = true;
+                continue;
+            }
+            let batch = Batch { position, copies: copies.clone(), applied: applied.clone() };
+            self.post(receiver, &member.node_id, batch);
+        }
+    }
+
+    /// Tells peers that may have missed something where we are.
+    fn nudge(self: &Arc<Self>) {
+        let mut inner = self.inner.lock();
+        let position = inner.position;
+        for (node_id, receiver) in inner.receivers.iter_mut() {
+            if receiver.behind && receiver.unacked.is_empty() && self.peers.is_up(node_id) {
+                receiver.behind = false;
+                receiver.complete_since = position;
+                self.post(receiver, node_id, Batch { position, copies: Vec::new(), applied: Vec::new() });
+            }
+        }
+    }
+
+    fn post(self: &Arc<Self>, receiver: &mut Receiver, node_id: &str, batch: Batch) {
+        let position = batch.position;
+        let Ok(in_flight) = self.peers.send(node_id, Request::Replicate(batch)) else {
+            receiver.behind = true;
+            return;
+        };
+        receiver.unacked.push_back((position, Instant::now()));
+        let (replicator, node_id) = (self.clone(), node_id.to_string());
+        tokio::spawn(async move {
+            let acked = match in_flight.reply.await {
+                Ok(Ok(Response::Acked { full, .. })) => {
+                    if full > 0 {
+                        tracing::warn!(peer = %node_id, copies = full, "peer has no room for copies (ephpm_kv.memory)");
+                    }
+                    true
+                }
+                _ => false,
+            };
+            let mut inner = replicator.inner.lock();
+            if let Some(receiver) = inner.receivers.get_mut(&node_id) {
+                receiver.unacked.retain(|(sent, _)| *sent != position);
+                receiver.behind |= !acked;
+            }
+            drop(inner);
+            replicator.acked.notify_waiters();
+        });
+    }
+
+    fn publish_lag(&self) {
+        let inner = self.inner.lock();
+        let oldest = inner.receivers.values().filter_map(|receiver| receiver.unacked.front()).map(|(_, at)| at).min();
+        let lag_ms = oldest.map_or(0, |at| at.elapsed().as_millis() as u64);
+        self.peers.table().replication_lag_ms.store(lag_ms, Ordering::Relaxed);
+    }
+
+    /// Sends everything that changed and waits until `node_id` has acknowledged it; `false`: not within `timeout`, or
+    /// it lacks batches after `synced_to`, up to which it says to have everything. The second part of the answer is
+    /// what [`Replicator::tick`] returns.
+    pub async fn flush_to(self: &Arc<Self>, node_id: &str, synced_to: u64, timeout: Duration) -> (bool, Vec<Copy>) {
+        let foreign = self.tick();
+        let deadline = Instant::now() + timeout;
+        let done = async {
+            loop {
+                let acked = self.acked.notified();
+                let state = {
+                    let inner = self.inner.lock();
+                    inner.receivers.get(node_id).map(|receiver| {
+                        (receiver.behind || synced_to < receiver.complete_since, receiver.unacked.is_empty())
+                    })
+                };
+                match state {
+                    Some((false, true)) => return true,
+                    // It has to pull first.
+                    Some((true, _)) | None => return false,
+                    Some(_) => acked.await,
+                }
+            }
+        };
+        (tokio::time::timeout_at(deadline.into(), done).await.unwrap_or(false), foreign)
+    }
+
+    /// A batch from `peer`.
+    pub fn take_batch(self: &Arc<Self>, peer: &Peer, batch: Batch) -> Response {
+        let full = batch.copies.iter().filter(|copy| !self.take_copy(copy, true)).count() as u32;
+        for ids in &batch.applied {
+            self.store.merge_applied(ids.stream, &ids.ids);
+        }
+        let mut inner = self.inner.lock();
+        let known = inner.senders.get(&peer.node_id).is_some_and(|sender| sender.generation == peer.generation);
+        if !known {
+            let fresh = Sender { generation: peer.generation, next: 1, synced: false, pulling: false, gap: false };
+            inner.senders.insert(peer.node_id.clone(), fresh);
+        }
+        let Some(sender) = inner.senders.get_mut(&peer.node_id) else {
+            return Response::Error("no such sender".into());
+        };
+        // An empty batch repeats the number of the last one.
+        let repeats = batch.copies.is_empty() && batch.applied.is_empty();
+        let expected = if repeats { sender.next.saturating_sub(1) } else { sender.next };
+        // What a sender holds when it is first met came by no batch.
+        let gap = !known || batch.position != expected;
+        sender.next = batch.position + 1;
+        if gap {
+            sender.synced = false;
+            sender.gap = true;
+            if !std::mem::replace(&mut sender.pulling, true) {
+                let (replicator, node_id, generation) = (self.clone(), peer.node_id.clone(), peer.generation);
+                tokio::spawn(async move { replicator.pull_until_synced(node_id, generation).await });
+            }
+        }
+        Response::Acked { position: batch.position, full }
+    }
+
+    /// Applies one copy; `false`: no room.
+    fn take_copy(&self, copy: &Copy, sender_owns: bool) -> bool {
+        let slot = placement::slot(copy.key.as_key().name);
+        if self.owns(slot) {
+            let term = self.peers.table().term(slot);
+            if copy.state.term <= term {
+                // From one who does not know yet that we own it: its shares come home, the rest is ours.
+                return !matches!(copy.state.body, Body::Counter(_))
+                    || !matches!(self.store.join_home(copy, term), Joined::Full);
+            }
+        }
+        let stored = !matches!(self.store.apply_copy(copy, sender_owns), Applied::Full);
+        if !stored {
+            self.store.segment().metrics().memory_full.fetch_add(1, Ordering::Relaxed);
+        }
+        stored
+    }
+
+    async fn pull_until_synced(self: Arc<Self>, node_id: String, generation: u64) {
+        loop {
+            if let Some(sender) = self.inner.lock().senders.get_mut(&node_id) {
+                sender.gap = false;
+            }
+            let pulled = self.pull(&node_id, Vec::new(), true).await;
+            match self.pulled(&node_id, generation, pulled) {
+                Some(true) => {
+                    tracing::info!(peer = %node_id, "caught up with peer");
+                    return self.peers.changed.notify_waiters();
+                }
+                Some(false) => tokio::time::sleep(PULL_RETRY).await,
+                None => return,
+            }
+        }
+    }
+
+    /// Whether a pull that ended brought everything; `None`: that sender is gone.
+    fn pulled(&self, node_id: &str, generation: u64, complete: bool) -> Option<bool> {
+        let mut inner = self.inner.lock();
+        let sender = inner.senders.get_mut(node_id).filter(|sender| sender.generation == generation)?;
+        let synced = complete && !sender.gap;
+        sender.synced |= synced;
+        sender.pulling &= !synced;
+        Some(synced)
+    }
+
+    /// Pulls all pages of what `node_id` owns, or of `slots` whoever owns them. `false`: did not get through.
+    pub async fn pull(&self, node_id: &str, slots: Vec<SlotRange>, sender_owns: bool) -> bool {
+        let mut cursor = 0;
+        loop {
+            let request = Request::Sync { cursor, slots: slots.clone() };
+            let Ok(Response::Page { copies, next }) = self.peers.ask(node_id, request, PAGE_TIMEOUT).await else {
+                return false;
+            };
+            for copy in &copies {
+                self.take_copy(copy, sender_owns);
+            }
+            match next {
+                Some(next) => cursor = next,
+                None => return true,
+            }
+        }
+    }
+
+    /// One page for a peer that pulls.
+    pub fn page(&self, cursor: u64, slots: &[SlotRange]) -> Response {
+        let wanted: HashSet<u16> = slots.iter().flat_map(slots_of).collect();
+        let (copies, next) = self.store.scan(cursor, BATCH_BYTES_MAX, &|key| {
+            let slot = placement::slot(key.name);
+            if wanted.is_empty() { self.owns(slot) } else { wanted.contains(&slot) }
+        });
+        Response::Page { copies, next }
+    }
+
+    /// Position up to which everything that this life of `node_id` owned has reached this host; `None`: not all has.
+    pub fn synced_to(&self, node_id: &str, generation: u64) -> Option<u64> {
+        let inner = self.inner.lock();
+        let sender = inner.senders.get(node_id)?;
+        (sender.synced && sender.generation == generation).then_some(sender.next - 1)
+    }
+}
+
+/// The slots of a range.
+pub fn slots_of(range: &SlotRange) -> impl Iterator<Item = u16> + use<> {
+    let first = range.first;
+    (0..range.count).map(move |offset| first.wrapping_add(offset) % crate::segment::table::SLOTS as u16)
+}
+
+/// Ranges that cover exactly `slots`, which must be ascending.
+pub fn ranges_of(slots: &[u16]) -> Vec<SlotRange> {
+    let mut ranges: Vec<SlotRange> = Vec::new();
+    for slot in slots {
+        match ranges.last_mut() {
+            Some(range) if range.first + range.count == *slot => range.count += 1,
+            _ => ranges.push(SlotRange { first: *slot, count: 1 }),
+        }
+    }
+    ranges
+}
+
+fn by_stream(applied: &[(u64, u64)]) -> Vec<AppliedIds> {
+    let mut streams: HashMap<u64, Vec<u64>> = HashMap::new();
+    for (stream, id) in applied {
+        streams.entry(*stream).or_default().push(*id);
+    }
+    streams.into_iter().map(|(stream, ids)| AppliedIds { stream, ids }).collect()
+}
+
+fn weight(copy: &Copy) -> usize {
+    let body = match &copy.state.body {
+        Body::Bytes(bytes) => bytes.len(),
+        Body::Counter(shares) | Body::Tombstone(shares) => shares.len() * 40,
+    };
+    copy.key.as_bytes().len() + body + 64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_cover_exactly_their_slots() {
+        let slots = [0, 1, 2, 5, 16_382, 16_383];
+        let ranges = ranges_of(&slots);
+        assert_eq!(ranges.len(), 3);
+        assert_eq!(ranges.iter().flat_map(slots_of).collect::<Vec<_>>(), slots);
+        assert!(ranges_of(&[]).is_empty());
+    }
+}

@@ -1,0 +1,151 @@
+//! This host as the owner: calls applied to the store, for its own threads and for peers.
+
+use super::Router;
+use crate::dataplane::Peer;
+use crate::placement;
+use crate::record::Body;
+use crate::segment::table::Owner;
+use crate::store::{self, Called, RequestId, Standing, Store};
+use crate::wire::message::{Call, Op, Outcome, Reply, Response};
+
+impl Router {
+    /// A peer believes that this host owns the key.
+    pub fn serve(&self, peer: &Peer, id: u64, call: Call) -> Response {
+        let slot = placement::slot(call.key.as_key().name);
+        let table = self.peers.table();
+        let term = match table.owner(slot) {
+            Owner::Member(index) if Some(index) == table.self_index() => table.term(slot),
+            Owner::Member(index) => {
+                return Response::NotOwner { owner: Some(table.member(index).node_id.get()), term: table.term(slot) };
+            }
+            Owner::Nobody | Owner::Frozen => return Response::NotOwner { owner: None, term: table.term(slot) },
+        };
+        if let Op::Set { value, .. } = &call.op
+            && value.len() > self.value_max as usize
+        {
+            let outcome = Outcome::Refused(crate::error::Refusal::ValueTooLarge);
+            return Response::Reply(Reply { outcome, state: None, degraded: false });
+        }
+        if let Some(reply) = self.plant.interfere(&self.store, &call) {
+            return Response::Reply(reply);
+        }
+        let request = RequestId { stream: peer.stream, id };
+        let degraded = !table.lease_holds(self.store.clock().now_ms());
+        let Some(op) = store_op(&call.op) else {
+            let state = self.store.state(call.key.as_key());
+            let outcome = Outcome::Done(matches!(&state, Some(state) if !matches!(state.body, Body::Tombstone(_))));
+            return Response::Reply(Reply { outcome, state, degraded });
+        };
+        match self.store.call(call.key.as_key(), op, Standing::Owner { term }, request) {
+            Called::Done { outcome, state } => {
+                Response::Reply(Reply { outcome: wire_outcome(outcome), state, degraded })
+            }
+            Called::AlreadyHandled => Response::Voided,
+        }
+    }
+}
+
+/// The store's operation of a wire operation; `None`: a read, which changes nothing.
+fn store_op(op: &Op) -> Option<store::Op<'_>> {
+    Some(match op {
+        Op::Incr { deltas, ttl_ms } => store::Op::Incr { deltas, ttl_ms: *ttl_ms },
+        Op::Set { value, ttl_ms } => store::Op::Set { value, ttl_ms: *ttl_ms },
+        Op::Del => store::Op::Del,
+        Op::Expire { ttl_ms } => store::Op::Expire { ttl_ms: *ttl_ms },
+        Op::Get => return None,
+    })
+}
+
+/// Applies `call` to this host's store, one delta after the other.
+pub fn local_outcome(store: &Store, call: &Call, standing: Standing) -> Outcome {
+    let key = call.key.as_key();
+    let done = |result: Result<bool, _>| result.map_or_else(Outcome::Refused, Outcome::Done);
+    match &call.op {
+        Op::Incr { deltas, ttl_ms } => Outcome::Values(
+            deltas
+                .iter()
+                .map(|delta| store.incr(key, *delta, *ttl_ms, standing).map(|counted| counted.value))
+                .collect(),
+        ),
+        Op::Set { value, ttl_ms } => done(store.set(key, value, *ttl_ms, standing).map(|()| true)),
+        Op::Del => done(store.del(key, standing)),
+        Op::Expire { ttl_ms } => done(store.expire(key, *ttl_ms, standing)),
+        Op::Get => done(store.read(key, |_| ()).map(|held| held.is_some())),
+    }
+}
+
+fn wire_outcome(outcome: store::Outcome) -> Outcome {
+    match outcome {
+        store::Outcome::Values(values) => Outcome::Values(values),
+        store::Outcome::Done(done) => Outcome::Done(done),
+        store::Outcome::Refused(refusal) => Outcome::Refused(refusal),
+    }
+}
+
+/// Faults planted on purpose, so that the checker can be seen to catch them. Inert without the `testing` feature.
+pub(super) struct Plant {
+    #[cfg(feature = "testing")]
+    fault: Option<(Fault, u64)>,
+    #[cfg(feature = "testing")]
+    calls: std::sync::atomic::AtomicU64,
+}
+
+#[cfg(feature = "testing")]
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// Answers as if counted.
+    Drop,
+    /// Answers with the value as it stands.
+    Repeat,
+}
+
+#[cfg(not(feature = "testing"))]
+impl Plant {
+    pub(super) fn from_environment() -> Self {
+        Self {}
+    }
+
+    fn interfere(&self, _: &Store, _: &Call) -> Option<Reply> {
+        None
+    }
+}
+
+#[cfg(feature = "testing")]
+impl Plant {
+    /// `EPHPM_KV_PLANT=drop:N` or `repeat:N`: one remote increment in N.
+    pub(super) fn from_environment() -> Self {
+        let fault = std::env::var("EPHPM_KV_PLANT").ok().and_then(|text| {
+            let (name, every) = text.split_once(':')?;
+            let fault = match name {
+                "drop" => Fault::Drop,
+                "repeat" => Fault::Repeat,
+                _ => return None,
+            };
+            Some((fault, every.parse().ok().filter(|every| *every > 0)?))
+        });
+        Self { fault, calls: std::sync::atomic::AtomicU64::new(0) }
+    }
+
+    fn interfere(&self, store: &Store, call: &Call) -> Option<Reply> {
+        let (fault, every) = self.fault?;
+        let Op::Incr { deltas, .. } = &call.op else { return None };
+        if !(self.calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1).is_multiple_of(every) {
+            return None;
+        }
+        let held = store.read(call.key.as_key(), |value| match value {
+            store::Value::Int(value) => value,
+            store::Value::Bytes(_) => 0,
+        });
+        let mut value = held.ok().flatten()?;
+        let values = deltas
+            .iter()
+            .map(|delta| {
+                if fault == Fault::Drop {
+                    value += delta;
+                }
+                Ok(value)
+            })
+            .collect();
+        Some(Reply { outcome: Outcome::Values(values), state: None, degraded: false })
+    }
+}

@@ -1,0 +1,114 @@
+//! Calls that timed out or lost their connection: asked after until someone can tell, and counted at most once.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::{Attempt, Pending, Router};
+use crate::metrics::Lost;
+use crate::placement;
+use crate::record::Fate;
+use crate::store::Standing;
+use crate::wire::message::{Call, Op, Reply, Request, Response};
+
+/// How long a call's fate is asked after before it is given up as lost.
+const ASK_FOR: Duration = Duration::from_secs(10);
+
+/// Time between two questions.
+const ASK_EVERY: Duration = Duration::from_millis(100);
+
+/// Deadline of one question.
+const ASK_TIMEOUT: Duration = Duration::from_millis(500);
+
+impl Router {
+    /// Answers the caller now and finds out in the background what became of its call.
+    pub(super) fn leave_unresolved(self: &Arc<Self>, call: Call, pending: Pending) -> Reply {
+        let reply = super::estimate(&self.store, &call);
+        // Only increments are counted: the other operations left this host's copy as the caller sees it.
+        if matches!(call.op, Op::Incr { .. }) {
+            let router = self.clone();
+            let (amount, asked_at) = (amount(&call), Instant::now());
+            self.peers.table().unresolved.fetch_add(amount, Ordering::Relaxed);
+            tokio::spawn(async move {
+                router.clone().resolve(call, pending, asked_at).await;
+                router.peers.table().unresolved.fetch_sub(amount, Ordering::Relaxed);
+            });
+        }
+        reply
+    }
+
+    async fn resolve(self: Arc<Self>, call: Call, mut pending: Pending, asked_at: Instant) {
+        if let Some(reply) = pending.reply.take()
+            && let Ok(Ok(Ok(response))) = tokio::time::timeout(ASK_FOR, reply).await
+        {
+            let slot = placement::slot(call.key.as_key().name);
+            if !matches!(self.understand(response, slot, &call.key), Attempt::Answered(_)) {
+                self.count_late(&call, asked_at);
+            }
+            return;
+        }
+        while asked_at.elapsed() < ASK_FOR {
+            match self.ask_fate(&call, &pending).await {
+                Some(Fate::Applied) => return,
+                Some(Fate::NotApplied) => return self.count_late(&call, asked_at),
+                Some(Fate::Unknown) => break,
+                None => tokio::time::sleep(ASK_EVERY).await,
+            }
+        }
+        self.lose(&call, Lost::Unresolved);
+    }
+
+    /// Asks whoever can tell. The node itself while its segment lives: a successor's "applied" can be believed (the
+    /// mark travels with the copy), its "not applied" only once that segment is gone for good, because a node that is
+    /// merely cut off may have applied the call and will bring its share home.
+    async fn ask_fate(&self, call: &Call, pending: &Pending) -> Option<Fate> {
+        let request = Request::Resolve { stream: pending.stream, ids: vec![pending.id] };
+        let cell = self.peers.cell(&pending.node_id)?;
+        let same_segment = cell.origin.load(Ordering::Acquire) == pending.origin;
+        let present = cell.presence.load(Ordering::Acquire) == 1;
+        if same_segment && present {
+            return fate(self.peers.ask(&pending.node_id, request, ASK_TIMEOUT).await.ok()?);
+        }
+        let slot = placement::slot(call.key.as_key().name);
+        let owner = self.peers.owner_of(slot)?;
+        let fate = if self.peers.view().is_me(&owner) {
+            self.store.resolve(pending.stream, pending.id)
+        } else {
+            fate(self.peers.ask(&owner, request, ASK_TIMEOUT).await.ok()?)?
+        };
+        let gone_for_good = present && !same_segment;
+        (fate == Fate::Applied || gone_for_good).then_some(fate)
+    }
+
+    /// The owner did not apply it: it becomes this host's share, unless its window would be over by now.
+    fn count_late(&self, call: &Call, asked_at: Instant) {
+        let Op::Incr { deltas, ttl_ms } = &call.op else { return };
+        if ttl_ms.is_some_and(|ttl_ms| asked_at.elapsed() >= Duration::from_millis(ttl_ms)) {
+            return self.lose(call, Lost::WindowEnded);
+        }
+        for delta in deltas {
+            if self.store.incr(call.key.as_key(), *delta, *ttl_ms, Standing::Degraded).is_err() {
+                self.store.segment().metrics().lose(Lost::MemoryFull, delta.unsigned_abs());
+            }
+        }
+    }
+
+    fn lose(&self, call: &Call, reason: Lost) {
+        self.store.segment().metrics().lose(reason, amount(call));
+    }
+}
+
+/// What a call would add, signs apart: the unit of `ephpm_kv_lost_total`.
+pub fn amount(call: &Call) -> u64 {
+    match &call.op {
+        Op::Incr { deltas, .. } => deltas.iter().map(|delta| delta.unsigned_abs()).sum(),
+        _ => 0,
+    }
+}
+
+fn fate(response: Response) -> Option<Fate> {
+    match response {
+        Response::Fates(fates) => fates.first().copied(),
+        _ => None,
+    }
+}

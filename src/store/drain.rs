@@ -1,0 +1,253 @@
+//! Which entries have changed, and handing out their states.
+//!
+//! The truth is the DIRTY flag in an entry's meta, set in the same swap as the value. A bitmap with a summary says which
+//! pages to look at; it is a hint: a process killed between the swap and the hint (or between draining and sending)
+//! leaves it wrong, which [`Store::rescan_dirty`] puts right.
+
+use std::sync::atomic::Ordering;
+
+use super::item::Kind;
+use super::layout::{ENTRY_CLASSES, Meta, shard_of, unpair};
+use super::{Drain, Drained, Inner, Store};
+use crate::record::{Copy, Key, KeyBuf};
+
+/// A pass over the hinted pages: the requests noted when it began are handed out when it has ended, because then every
+/// entry that they changed has been handed out.
+#[derive(Default)]
+pub(super) struct Pass {
+    running: bool,
+    /// A page was left out: the requests wait for the end of another pass.
+    missed: bool,
+    /// Next page.
+    page: usize,
+    applied: Vec<(u64, u64)>,
+}
+
+impl Inner {
+    /// Says that the page has a dirty entry.
+    pub(super) fn hint(&self, page: usize) {
+        let word = page / 64;
+        let (hint, bit) = (self.area.hint(word), 1 << (page % 64));
+        if hint.load(Ordering::SeqCst) & bit == 0 {
+            hint.fetch_or(bit, Ordering::SeqCst);
+            let (summary, bit) = (self.area.summary(word / 64), 1 << (word % 64));
+            if summary.load(Ordering::SeqCst) & bit == 0 {
+                summary.fetch_or(bit, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// The first hinted page from `page` on.
+    fn next_hinted(&self, page: usize) -> Option<usize> {
+        let mut word = page / 64;
+        let mut mask = u64::MAX << (page % 64);
+        while word < self.area.hint_words {
+            let summary = self.area.summary(word / 64);
+            let marked = summary.load(Ordering::SeqCst) & (u64::MAX << (word % 64));
+            if marked == 0 {
+                word = (word / 64 + 1) * 64;
+                mask = u64::MAX;
+                continue;
+            }
+            let next = word / 64 * 64 + marked.trailing_zeros() as usize;
+            if next != word {
+                mask = u64::MAX;
+            }
+            word = next;
+            let bits = self.area.hint(word).load(Ordering::SeqCst);
+            if bits & mask != 0 {
+                return Some(word * 64 + (bits & mask).trailing_zeros() as usize);
+            }
+            if bits == 0 {
+                // Cleared before the word is read again: who sets a bit after that sees the summary's gap and fills it.
+                summary.fetch_and(!(1 << (word % 64)), Ordering::SeqCst);
+                if self.area.hint(word).load(Ordering::SeqCst) != 0 {
+                    summary.fetch_or(1 << (word % 64), Ordering::SeqCst);
+                    continue;
+                }
+            }
+            word += 1;
+            mask = u64::MAX;
+        }
+        None
+    }
+
+    /// Hands out the dirty entries of a page; whether all of them found room below `max`. `None`: a stopped process
+    /// holds the shard.
+    fn drain_page(&self, page: usize, max: usize, out: &mut Vec<Drain>) -> Option<bool> {
+        let (hint, bit) = (self.area.hint(page / 64), 1 << (page % 64));
+        let state = self.area.page_state(page);
+        let Some(shard) = state.entries_of() else {
+            hint.fetch_and(!bit, Ordering::SeqCst);
+            return Some(true);
+        };
+        let locked = self.lock(shard).ok()?;
+        hint.fetch_and(!bit, Ordering::SeqCst);
+        let state = self.area.page_state(page);
+        let class = state.class as usize;
+        let now_ms = self.clock.now_ms();
+        for index in 0..state.carved as usize {
+            let reference = self.area.reference(page, class, index);
+            let (_, meta) = unpair(self.area.pair(reference).load(Ordering::SeqCst));
+            if !meta.has(Meta::DIRTY) {
+                continue;
+            }
+            if out.len() >= max {
+                drop(locked);
+                self.hint(page);
+                return Some(false);
+            }
+            let (value, meta, _) =
+                locked.change_pair(reference, |value, meta| Some((value, Meta(meta.0 & !Meta::DIRTY))));
+            let mut item = locked.load(reference);
+            if item.kind == Kind::Counter {
+                // As it was in the very swap that cleared the flag.
+                item.own = value;
+            }
+            if let Some(copy) = locked.copy_of(reference, &item, now_ms) {
+                out.push(Drain { copy, pending: meta.has(Meta::LIVE | Meta::PENDING) });
+            }
+        }
+        Some(true)
+    }
+}
+
+impl Store {
+    /// Hands out the latest state of changed entries, at most `max` more, and the requests whose effects are then out.
+    /// How many entries. An entry is no longer marked once it is handed out: see [`Store::mark_dirty`].
+    pub fn drain(&self, max: usize, out: &mut Drained) -> usize {
+        let mut pass = self.inner.drain.lock();
+        let before = out.copies.len();
+        let max = before + max;
+        if !pass.running {
+            (pass.running, pass.missed, pass.page) = (true, false, 0);
+            for list in &self.inner.applied {
+                pass.applied.append(&mut list.lock());
+            }
+        }
+        let mut complete = true;
+        while let Some(page) = self.inner.next_hinted(pass.page) {
+            if out.copies.len() >= max {
+                complete = false;
+                break;
+            }
+            match self.inner.drain_page(page, max, &mut out.copies) {
+                Some(true) => pass.page = page + 1,
+                Some(false) => {
+                    complete = false;
+                    break;
+                }
+                // A stopped process must not hold up what others have changed.
+                None => (pass.page, pass.missed) = (page + 1, true),
+            }
+        }
+        if complete {
+            pass.running = false;
+            if !pass.missed {
+                out.applied.append(&mut pass.applied);
+            }
+        }
+        out.copies.len() - before
+    }
+
+    /// Marks a key as changed again, after a failed delivery.
+    pub fn mark_dirty(&self, key: Key<'_>) {
+        let hash = self.inner.area.hash(key);
+        let Ok(locked) = self.inner.lock(shard_of(hash)) else { return };
+        let Some(reference) = locked.find(key, hash) else { return };
+        let flags = self.inner.flags(Meta::DIRTY);
+        if flags != 0 {
+            locked.change_pair(reference, |value, meta| Some((value, Meta(meta.0 | flags))));
+            self.inner.hint(self.inner.area.page_of(reference));
+        }
+    }
+
+    /// Looks at every entry: hints those that are dirty, marks those with an unacknowledged share as dirty (so that
+    /// they are sent again), and returns how many of the latter there are.
+    pub fn rescan_dirty(&self) -> usize {
+        let area = &self.inner.area;
+        let mut pending = 0;
+        for page in 0..area.page_count {
+            let Some(shard) = area.page_state(page).entries_of() else { continue };
+            let Ok(locked) = self.inner.lock(shard) else { continue };
+            let state = area.page_state(page);
+            let mut hint = false;
+            for index in 0..state.carved as usize {
+                let reference = area.reference(page, state.class as usize, index);
+                let (_, meta) = unpair(area.pair(reference).load(Ordering::Acquire));
+                if meta.has(Meta::LIVE | Meta::PENDING) {
+                    pending += 1;
+                    hint = true;
+                    locked.change_pair(reference, |value, meta| Some((value, Meta(meta.0 | Meta::DIRTY))));
+                }
+                hint |= meta.has(Meta::DIRTY);
+            }
+            if hint {
+                self.inner.hint(page);
+            }
+        }
+        area.global().pending.store(pending as u64, Ordering::Relaxed);
+        pending
+    }
+
+    /// A page of the states of all entries, tombstones included, whose key passes `filter` (called with no lock held),
+    /// of about `max_bytes`, and the cursor of the next. An entry that is there all the time is seen (unless a stopped
+    /// process holds its shard). Bounded work per
+    /// call: a page may be empty and still have a next.
+    pub fn scan(&self, cursor: u64, max_bytes: usize, filter: &dyn Fn(Key<'_>) -> bool) -> (Vec<Copy>, Option<u64>) {
+        const PAGES_PER_CALL: usize = 256;
+        let area = &self.inner.area;
+        let (mut copies, mut bytes) = (Vec::new(), 0);
+        let (start, mut skip) = ((cursor >> 16) as usize, (cursor & 0xffff) as usize);
+        for page in start..area.page_count {
+            if page - start >= PAGES_PER_CALL {
+                return (copies, Some((page as u64) << 16));
+            }
+            for (index, key) in self.keys_of(page, std::mem::take(&mut skip)) {
+                if !filter(key.as_key()) {
+                    continue;
+                }
+                if bytes >= max_bytes {
+                    return (copies, Some((page as u64) << 16 | index as u64));
+                }
+                if let Some(state) = self.state(key.as_key()) {
+                    bytes += 128 + key.as_bytes().len() + size_of_body(&state.body);
+                    copies.push(Copy { key, state });
+                }
+            }
+        }
+        (copies, None)
+    }
+
+    /// The keys in a page, from an index on, tombstones included.
+    pub(super) fn keys_of(&self, page: usize, skip: usize) -> Vec<(usize, KeyBuf)> {
+        let area = &self.inner.area;
+        let Some(shard) = area.page_state(page).entries_of() else { return Vec::new() };
+        // A stopped holder: try for as long as it takes others to be served, then leave the page out.
+        let Some(locked) = (0..5).find_map(|_| self.inner.lock(shard).ok()) else { return Vec::new() };
+        let state = area.page_state(page);
+        let class = state.class as usize;
+        let free = locked.free_objects(page);
+        let mut keys = Vec::new();
+        for index in skip..state.carved as usize {
+            if free[index / 64] & 1 << (index % 64) != 0 {
+                continue;
+            }
+            let mut bytes = Vec::new();
+            let namespace_len = area.read_key(area.reference(page, class, index), &mut bytes);
+            if let Some(key) = KeyBuf::from_parts(bytes.into(), namespace_len) {
+                keys.push((index, key));
+            }
+        }
+        debug_assert!(class < ENTRY_CLASSES);
+        keys
+    }
+}
+
+fn size_of_body(body: &crate::record::Body) -> usize {
+    use crate::record::Body;
+    match body {
+        Body::Counter(shares) | Body::Tombstone(shares) => shares.len() * 40,
+        Body::Bytes(bytes) => bytes.len(),
+    }
+}

@@ -1,0 +1,417 @@
+//! An entry as plain values, read and written back under the shard's lock.
+
+use std::sync::atomic::{Ordering, fence};
+
+use super::layout::{Meta, Shape, entry_class, shard_of, tag_of, unpair};
+use super::shard::Locked;
+use super::{Fail, Inner, RequestId, TOMBSTONE_GRACE_MS};
+use crate::metrics::Lost;
+use crate::record::{Body, Copy, Key, KeyBuf, Share, State, Window};
+
+/// The top bit of a sequence marks a share as ended: larger than any stamp, so it wins every join. The rest is when.
+pub(super) const ENDED: u64 = 1 << 63;
+/// More shares than this are refused as full.
+pub(super) const SHARES_MAX: usize = 1_000;
+const SHARE_LEN: usize = 40;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Counter,
+    /// This many bytes.
+    Bytes(u32),
+    Tombstone,
+}
+
+/// An entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Item {
+    pub kind: Kind,
+    /// This segment's share of `window`; of a tombstone, what it was.
+    pub own: i64,
+    /// Among DIRTY, PENDING, OWN.
+    pub flags: u64,
+    pub diverged: bool,
+    /// Of a tombstone: when it may go.
+    pub deadline: u64,
+    pub window: Window,
+    pub stamp: u64,
+    pub term: u64,
+    /// Other shares that count, base and ended marks included. Of a tombstone: that counted.
+    pub shares: Vec<Share>,
+}
+
+/// What to do with the entry's chain.
+#[derive(Clone, Copy)]
+pub(super) enum Content<'a> {
+    /// Shares and bytes are as they were.
+    Keep,
+    /// Write `Item::shares`.
+    Shares,
+    /// Write `Item::shares` and these bytes.
+    Bytes(&'a [u8]),
+    /// No chain, and no memory needed: the shares are forgotten.
+    Drop,
+}
+
+/// A mark that the windows of `window.origin` up to this one have ended. It has no amount.
+pub(super) fn ended_mark(window: Window, at: u64) -> Share {
+    Share { origin: window.origin, window, sequence: ENDED | at, amount: 0 }
+}
+
+pub(super) fn is_mark(share: &Share) -> bool {
+    share.sequence & ENDED != 0
+}
+
+impl Item {
+    pub fn is_live(&self, now_ms: u64) -> bool {
+        self.kind != Kind::Tombstone && (self.deadline == 0 || now_ms < self.deadline)
+    }
+
+    pub fn has(&self, flag: u64) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// The sum of the other shares.
+    pub fn foreign(&self) -> i128 {
+        self.shares.iter().map(|share| i128::from(share.amount)).sum()
+    }
+
+    /// How much of its own nobody else knows: what is lost if the window ends here and now.
+    pub fn own_amount(&self, origin: u64) -> u64 {
+        let explicit = self.shares.iter().filter(|share| share.origin == origin && !is_mark(share));
+        explicit.map(|share| share.amount.unsigned_abs()).sum::<u64>() + self.own.unsigned_abs()
+    }
+
+    /// Marks for the windows that end when one of `origin` begins, and earlier marks that are still young.
+    pub fn marks_for(&self, origin: u64, now: u64) -> Vec<Share> {
+        let mut marks: Vec<Share> = Vec::new();
+        let mut add = |mark: Share| match marks.iter_mut().find(|have| have.origin == mark.origin) {
+            Some(have) if have.window.stamp < mark.window.stamp => *have = mark,
+            Some(_) => {}
+            None => marks.push(mark),
+        };
+        for share in &self.shares {
+            if is_mark(share) {
+                let age_ms = (now >> 16).saturating_sub((share.sequence & !ENDED) >> 16);
+                if share.origin != origin && age_ms < TOMBSTONE_GRACE_MS {
+                    add(*share);
+                }
+            } else if share.window.origin != origin && share.origin != 0 {
+                add(ended_mark(share.window, now));
+            }
+        }
+        if self.window.origin != origin {
+            add(ended_mark(self.window, now));
+        }
+        marks
+    }
+}
+
+impl Inner {
+    pub(super) fn hlc(&self) -> u64 {
+        self.area.segment().hlc(&self.clock)
+    }
+
+    pub(super) fn origin(&self) -> u64 {
+        self.area.segment().origin()
+    }
+
+    /// Where the flags that only a cluster needs are masked out without one.
+    pub(super) fn flags(&self, flags: u64) -> u64 {
+        if self.options.clustered { flags } else { flags & Meta::OWN }
+    }
+
+    pub(super) fn deadline(&self, now_ms: u64, ttl_ms: Option<u64>) -> u64 {
+        ttl_ms.map_or(0, |ttl| now_ms.saturating_add(ttl).min(Meta::DEADLINE_MAX))
+    }
+
+    pub(super) fn lose(&self, amount: u64) {
+        if amount != 0 {
+            self.area.segment().metrics().lose(Lost::WindowEnded, amount);
+        }
+    }
+
+    pub(super) fn count_pending(&self, before: bool, after: bool) {
+        let pending = &self.area.global().pending;
+        if after && !before {
+            pending.fetch_add(1, Ordering::Relaxed);
+        } else if before && !after {
+            let _ = pending.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1));
+        }
+    }
+}
+
+impl Locked<'_> {
+    /// The entry of a key, tombstones included.
+    pub fn find(&self, key: Key<'_>, hash: u64) -> Option<u32> {
+        let (cell, shift) = self.area.bucket(hash);
+        let mut reference = (cell.load(Ordering::Acquire) >> shift) as u32;
+        while reference != 0 {
+            let word = self.area.word(reference, 2).load(Ordering::Acquire);
+            if (word >> 32) as u32 == tag_of(hash) && self.area.key_is(reference, key) {
+                return Some(reference);
+            }
+            reference = word as u32;
+        }
+        None
+    }
+
+    /// Reads an entry. Its counter must be claimed if the answer is to stay true.
+    pub fn load(&self, reference: u32) -> Item {
+        let (value, meta) = unpair(self.area.pair(reference).load(Ordering::Acquire));
+        let shape = Shape::decode(self.area.word(reference, 7).load(Ordering::Relaxed));
+        let (kind, shares) = if !meta.has(Meta::LIVE) {
+            (Kind::Tombstone, usize::MAX)
+        } else if meta.has(Meta::COUNTER) {
+            (Kind::Counter, usize::MAX)
+        } else {
+            (Kind::Bytes(value as u32), (value as u64 >> 32) as usize)
+        };
+        Item {
+            kind,
+            own: if matches!(kind, Kind::Bytes(_)) { 0 } else { value },
+            flags: meta.0 & (Meta::DIRTY | Meta::PENDING | Meta::OWN),
+            diverged: shape.flags & Shape::DIVERGED != 0,
+            deadline: meta.deadline(),
+            window: self.area.window(reference),
+            stamp: self.area.word(reference, 5).load(Ordering::Relaxed),
+            term: self.area.word(reference, 6).load(Ordering::Relaxed),
+            shares: if shape.chain == 0 || shares == 0 { Vec::new() } else { self.load_shares(shape.chain, shares) },
+        }
+    }
+
+    fn load_shares(&self, chain: u32, at_most: usize) -> Vec<Share> {
+        let mut bytes = Vec::new();
+        self.read_chain(chain, at_most.saturating_mul(SHARE_LEN), &mut bytes);
+        let word = |share: &[u8], i: usize| share[i * 8..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+        let share = |share: &[u8]| Share {
+            origin: word(share, 0),
+            window: Window { stamp: word(share, 1), origin: word(share, 2) },
+            sequence: word(share, 3),
+            amount: word(share, 4) as i64,
+        };
+        bytes.chunks_exact(SHARE_LEN).take(at_most).map(share).collect()
+    }
+
+    /// The bytes of an entry that holds bytes.
+    pub fn load_bytes(&self, reference: u32, item: &Item) -> Vec<u8> {
+        let shape = Shape::decode(self.area.word(reference, 7).load(Ordering::Relaxed));
+        let Kind::Bytes(len) = item.kind else { return Vec::new() };
+        let skip = item.shares.len() * SHARE_LEN;
+        let mut bytes = Vec::with_capacity(skip + len as usize);
+        self.read_chain(shape.chain, usize::MAX, &mut bytes);
+        bytes.drain(..skip);
+        bytes
+    }
+
+    /// Writes an entry, in `at` or a new one, in one transaction, together with the mark of the request, if any.
+    /// Errors leave everything as it was.
+    pub fn save(
+        &mut self,
+        key: Key<'_>,
+        hash: u64,
+        at: Option<u32>,
+        item: &Item,
+        content: Content<'_>,
+        request: Option<RequestId>,
+    ) -> Result<u32, Fail> {
+        let saved = self.try_save(key, hash, at, item, content, request);
+        if saved.is_err() {
+            self.abort();
+        }
+        saved
+    }
+
+    fn try_save(
+        &mut self,
+        key: Key<'_>,
+        hash: u64,
+        at: Option<u32>,
+        item: &Item,
+        content: Content<'_>,
+        request: Option<RequestId>,
+    ) -> Result<u32, Fail> {
+        debug_assert_eq!(shard_of(hash), self.index);
+        if item.shares.len() > SHARES_MAX {
+            return Err(Fail::Refused(crate::error::Refusal::MemoryFull));
+        }
+        let area = self.area;
+        let old = at.map(|reference| Shape::decode(area.word(reference, 7).load(Ordering::Relaxed)));
+        let old_chain = old.map_or(0, |shape| shape.chain);
+        let mut encoded = Vec::new();
+        if matches!(content, Content::Shares | Content::Bytes(_)) {
+            for share in &item.shares {
+                let words =
+                    [share.origin, share.window.stamp, share.window.origin, share.sequence, share.amount as u64];
+                words.iter().for_each(|word| encoded.extend_from_slice(&word.to_le_bytes()));
+            }
+        }
+        let chain = match content {
+            Content::Keep => old_chain,
+            Content::Drop => 0,
+            Content::Shares => self.build(&encoded, &[])?,
+            Content::Bytes(bytes) => self.build(&encoded, bytes)?,
+        };
+        let key_len = key.namespace.len() + key.name.len();
+        let class = entry_class(key_len);
+        if at.is_none() {
+            self.reserve(class)?;
+        }
+        if let Some(request) = request {
+            self.take_global()?;
+            if !self.mark_applied(request) {
+                return Err(Fail::Handled);
+            }
+        }
+        let diverged = if item.diverged { Shape::DIVERGED } else { 0 };
+        let shape = Shape {
+            chain,
+            key_len: key_len as u16,
+            namespace_len: key.namespace.len() as u8,
+            flags: diverged | Shape::REFERENCED,
+        };
+        let words = [item.window.stamp, item.window.origin, item.stamp, item.term, shape.encode()];
+        let reference = at.unwrap_or_else(|| self.alloc(class));
+        let (_, old_meta) = unpair(area.pair(reference).load(Ordering::Acquire));
+        let meta = old_meta.next(item.deadline, self.meta_flags(item));
+        let value = match item.kind {
+            Kind::Bytes(len) => (u64::from(len) | (item.shares.len() as u64) << 32) as i64,
+            Kind::Counter | Kind::Tombstone => item.own,
+        };
+        if at.is_none() {
+            // Nobody can reach it, so its words need no journal; but lock-free readers may still stand on it, who must
+            // see it dead before they see the new key.
+            fence(Ordering::Release);
+            words.iter().enumerate().for_each(|(i, word)| area.word(reference, 3 + i).store(*word, Ordering::Relaxed));
+            area.write_key(reference, key);
+            self.put_pair(reference, value, meta);
+            let (bucket, shift) = area.bucket(hash);
+            let buckets = bucket.load(Ordering::Relaxed);
+            let first = (buckets >> shift) as u32;
+            self.put(area.word(reference, 2), u64::from(first) | u64::from(tag_of(hash)) << 32);
+            self.put(bucket, buckets & !(0xffff_ffff << shift) | u64::from(reference) << shift);
+        } else {
+            for (i, word) in words.iter().enumerate() {
+                if area.word(reference, 3 + i).load(Ordering::Relaxed) != *word {
+                    self.put(area.word(reference, 3 + i), *word);
+                }
+            }
+            self.put_pair(reference, value, meta);
+        }
+        self.put_counts(at.map(|_| old_meta), Some(meta));
+        if chain != old_chain {
+            if old_chain != 0 {
+                self.put(&self.shard.freeing, u64::from(old_chain));
+            }
+            if chain != 0 {
+                self.put(&self.shard.building, 0);
+            }
+        }
+        self.finish();
+        self.inner.count_pending(at.is_some() && old_meta.has(Meta::PENDING), meta.has(Meta::PENDING));
+        if meta.has(Meta::DIRTY) {
+            self.inner.hint(area.page_of(reference));
+        }
+        if let Some(request) = request {
+            self.inner.applied[self.index].lock().push((request.stream, request.id));
+        }
+        // A busy global lock leaves the rest to the shard's next holder.
+        let _ = self.drain_freeing();
+        Ok(reference)
+    }
+
+    fn meta_flags(&self, item: &Item) -> u64 {
+        let flags = self.inner.flags(item.flags);
+        match item.kind {
+            Kind::Tombstone => flags,
+            Kind::Bytes(_) => flags & !(Meta::OWN | Meta::PENDING) | Meta::LIVE,
+            Kind::Counter => {
+                let others = item.shares.iter().any(|share| !is_mark(share));
+                flags | Meta::LIVE | Meta::COUNTER | if others { Meta::SHARES } else { 0 }
+            }
+        }
+    }
+
+    /// Keeps the shard's counts when an entry changes from one meta to another (`None`: not there).
+    pub fn put_counts(&mut self, from: Option<Meta>, to: Option<Meta>) {
+        let kinds = |meta: Option<Meta>| {
+            meta.map_or([0, 0, 0], |meta| {
+                let live = meta.has(Meta::LIVE);
+                [u64::from(live), u64::from(live && !meta.has(Meta::COUNTER)), u64::from(!live)]
+            })
+        };
+        let cells = [&self.shard.live, &self.shard.live_bytes, &self.shard.tombstones];
+        for ((cell, from), to) in cells.into_iter().zip(kinds(from)).zip(kinds(to)) {
+            if from != to {
+                self.put(cell, cell.load(Ordering::Relaxed) + to - from);
+            }
+        }
+    }
+
+    /// Frees an entry with all it has. Not to be called with writes pending.
+    pub fn free_entry(&mut self, reference: u32) {
+        let area = self.area;
+        let (_, meta) = self.claim(reference);
+        let mut bytes = Vec::new();
+        let namespace_len = area.read_key(reference, &mut bytes);
+        let (namespace, name) = bytes.split_at(namespace_len);
+        let hash = area.hash(Key { namespace, name });
+        let next = area.word(reference, 2).load(Ordering::Relaxed) & 0xffff_ffff;
+        let (bucket, shift) = area.bucket(hash);
+        let buckets = bucket.load(Ordering::Relaxed);
+        let mut at = (buckets >> shift) as u32;
+        if at == reference {
+            self.put(bucket, buckets & !(0xffff_ffff << shift) | next << shift);
+        } else {
+            loop {
+                let word = area.word(at, 2).load(Ordering::Relaxed);
+                if word as u32 == reference {
+                    self.put(area.word(at, 2), word & !0xffff_ffff | next);
+                    break;
+                }
+                at = word as u32;
+            }
+        }
+        let chain = Shape::decode(area.word(reference, 7).load(Ordering::Relaxed)).chain;
+        self.put_pair(reference, 0, meta.next(0, 0));
+        self.free(reference);
+        self.put_counts(Some(meta), None);
+        if chain != 0 {
+            self.put(&self.shard.freeing, u64::from(chain));
+        }
+        self.finish();
+        self.inner.count_pending(meta.has(Meta::PENDING), false);
+        let _ = self.drain_freeing();
+    }
+
+    /// The state of an entry as it leaves the host, the own share with a fresh sequence. `None`: expired.
+    pub fn state_of(&self, reference: u32, item: &Item, now_ms: u64) -> Option<State> {
+        let ttl_ms = match item.kind {
+            Kind::Tombstone => None,
+            _ if item.deadline == 0 => None,
+            _ => Some(item.deadline.checked_sub(now_ms).filter(|left| *left > 0)?),
+        };
+        let shares = || {
+            let mut shares: Vec<Share> = item.shares.iter().copied().filter(|share| share.origin != 0).collect();
+            if item.has(Meta::OWN) {
+                let (origin, sequence) = (self.inner.origin(), self.inner.hlc());
+                shares.push(Share { origin, window: item.window, sequence, amount: item.own });
+            }
+            shares
+        };
+        let body = match item.kind {
+            Kind::Counter => Body::Counter(shares()),
+            Kind::Tombstone => Body::Tombstone(shares()),
+            Kind::Bytes(_) => Body::Bytes(self.load_bytes(reference, item).into()),
+        };
+        Some(State { term: item.term, stamp: item.stamp, window: item.window, ttl_ms, body })
+    }
+
+    /// An entry with its key, as it leaves the host.
+    pub fn copy_of(&self, reference: u32, item: &Item, now_ms: u64) -> Option<Copy> {
+        let state = self.state_of(reference, item, now_ms)?;
+        let mut bytes = Vec::new();
+        let namespace_len = self.area.read_key(reference, &mut bytes);
+        Some(Copy { key: KeyBuf::from_parts(bytes.into(), namespace_len)?, state })
+    }
+}

@@ -1,0 +1,405 @@
+//! How two states of a key become one.
+//!
+//! Shares join: per (origin, window) the larger sequence wins. Everything else about a key is the owner's, by
+//! (term, stamp). A share whose window is known to have ended does not count: windows of the live window's origin that
+//! are older, windows listed in a tombstone, and windows under a mark (a share whose sequence has the top bit set),
+//! which an owner leaves when a new window follows one of another origin. Marks travel in the owner's states only.
+
+use std::sync::atomic::Ordering;
+
+use super::item::{Content, Item, Kind, is_mark};
+use super::layout::{Meta, shard_of};
+use super::shard::Locked;
+use super::{Applied, Fail, Joined, Store, TOMBSTONE_GRACE_MS};
+use crate::record::{Body, Copy, Key, Share, State, Window};
+
+/// Joins one share; whether it was new.
+fn join(shares: &mut Vec<Share>, share: Share) -> bool {
+    match shares.iter_mut().find(|have| have.origin == share.origin && have.window == share.window) {
+        Some(have) if have.sequence < share.sequence => {
+            let changed = have.amount != share.amount || is_mark(&share) != is_mark(have);
+            *have = share;
+            changed
+        }
+        Some(_) => false,
+        None => {
+            shares.push(share);
+            true
+        }
+    }
+}
+
+fn follows(later: Window, window: Window) -> bool {
+    window.origin == later.origin && window.stamp < later.stamp
+}
+
+fn listed(list: &[Share], window: Window) -> bool {
+    list.iter().any(|share| window == share.window || follows(share.window, window))
+}
+
+fn marked(list: &[Share], window: Window) -> bool {
+    list.iter().filter(|share| is_mark(share)).any(|mark| window == mark.window || follows(mark.window, window))
+}
+
+/// Whether `window` has ended, as far as `item` knows.
+fn ended(item: &Item, window: Window) -> bool {
+    follows(item.window, window)
+        || marked(&item.shares, window)
+        || item.kind == Kind::Tombstone && (window == item.window || listed(&item.shares, window))
+}
+
+/// Takes out what has ended under the live window.
+fn drop_ended(item: &mut Item) {
+    let marks: Vec<Share> = item.shares.iter().copied().filter(is_mark).collect();
+    let window = item.window;
+    item.shares.retain(|share| {
+        is_mark(share) || share.window == window || !(follows(window, share.window) || marked(&marks, share.window))
+    });
+}
+
+/// Brings this segment's share of the live window into its place, unless it is there already (then that is newer).
+fn adopt_own(item: &mut Item, origin: u64) {
+    let mine = |share: &Share| share.origin == origin && share.window == item.window && !is_mark(share);
+    if let Some(at) = item.shares.iter().position(mine) {
+        let share = item.shares.remove(at);
+        if !item.has(Meta::OWN) {
+            item.own = share.amount;
+            item.flags |= Meta::OWN;
+        }
+    }
+}
+
+enum Verdict<'a> {
+    Stale,
+    /// The item to write, its content, and how much is lost by it.
+    Write(Item, Content<'a>, u64),
+}
+
+impl Locked<'_> {
+    fn verdict<'a>(&self, local: Option<&Item>, state: &'a State, now_ms: u64, sender_owns: bool) -> Verdict<'a> {
+        let origin = self.inner.origin();
+        let deadline = match (&state.body, state.ttl_ms) {
+            (Body::Tombstone(_), _) => (now_ms + TOMBSTONE_GRACE_MS).min(Meta::DEADLINE_MAX),
+            (_, Some(0)) => return Verdict::Stale,
+            (_, ttl_ms) => self.inner.deadline(now_ms, ttl_ms),
+        };
+        let empty: &[Share] = &[];
+        let (kind, theirs, content) = match &state.body {
+            Body::Counter(shares) => (Kind::Counter, shares.as_slice(), Content::Shares),
+            Body::Tombstone(shares) => (Kind::Tombstone, shares.as_slice(), Content::Shares),
+            Body::Bytes(bytes) => (Kind::Bytes(bytes.len() as u32), empty, Content::Bytes(bytes)),
+        };
+        let fresh = || Item {
+            kind,
+            own: 0,
+            flags: if sender_owns { 0 } else { Meta::DIRTY },
+            diverged: false,
+            deadline,
+            window: state.window,
+            stamp: state.stamp,
+            term: state.term,
+            shares: theirs.iter().copied().filter(|share| share.origin != 0).collect(),
+        };
+        let Some(local) = local else {
+            let mut item = fresh();
+            adopt_own(&mut item, origin);
+            return Verdict::Write(item, content, 0);
+        };
+        let same = local.window == state.window;
+        let order = (state.term, state.stamp).cmp(&(local.term, local.stamp));
+        let newer = order.is_gt() || order.is_eq() && (local.diverged || sender_owns && !same);
+        if newer {
+            return self.replaced(local, fresh(), content, now_ms);
+        }
+        // Not newer: only its shares can be, and only to a counter.
+        let expired = local.kind != Kind::Tombstone && !local.is_live(now_ms);
+        if kind != Kind::Counter || local.kind != Kind::Counter || !same && ended(local, state.window) {
+            return Verdict::Stale;
+        }
+        if expired && !same {
+            let mut item = fresh();
+            item.shares.retain(|share| !is_mark(share));
+            adopt_own(&mut item, origin);
+            let lost = if local.has(Meta::PENDING) { local.own_amount(origin) } else { 0 };
+            return Verdict::Write(item, content, lost);
+        }
+        let mut item = local.clone();
+        if !self.join_into(&mut item, theirs) {
+            return Verdict::Stale;
+        }
+        if !sender_owns {
+            item.flags |= Meta::DIRTY;
+        }
+        Verdict::Write(item, Content::Shares, 0)
+    }
+
+    /// Joins another host's shares, not its marks; whether anything counts that did not before.
+    fn join_into(&self, item: &mut Item, theirs: &[Share]) -> bool {
+        let origin = self.inner.origin();
+        let mut changed = false;
+        for share in theirs.iter().filter(|share| share.origin != 0 && !is_mark(share)) {
+            let window_is_live = share.window == item.window;
+            let mine = share.origin == origin && window_is_live;
+            if (window_is_live || !ended(item, share.window)) && !(mine && item.has(Meta::OWN)) {
+                changed |= join(&mut item.shares, *share);
+            }
+        }
+        adopt_own(item, origin);
+        changed
+    }
+
+    /// The owner's newer state over what is here: what this host has counted and nobody has acknowledged stays, unless
+    /// its window has ended.
+    fn replaced<'a>(&self, local: &Item, mut item: Item, content: Content<'a>, now_ms: u64) -> Verdict<'a> {
+        let origin = self.inner.origin();
+        let same = local.window == item.window;
+        let pending = local.has(Meta::PENDING);
+        let lost = if pending { local.own_amount(origin) } else { 0 };
+        let dirty = local.flags & Meta::DIRTY;
+        if let Kind::Bytes(_) = item.kind {
+            // Nothing can be added to bytes.
+            return Verdict::Write(item, content, lost);
+        }
+        let inline = Share { origin, window: local.window, sequence: self.inner.hlc(), amount: local.own };
+        if item.kind == Kind::Tombstone {
+            let ends =
+                |window: Window| window == item.window || follows(item.window, window) || listed(&item.shares, window);
+            if pending && local.is_live(now_ms) && !ends(local.window) {
+                // Counted apart, in a window that the tombstone knows nothing of: it still has to go home.
+                let mut kept = local.clone();
+                kept.shares.retain(|share| share.origin == origin && !is_mark(share) && !ends(share.window));
+                (kept.term, kept.stamp, kept.diverged) = (item.term, item.stamp, false);
+                return Verdict::Write(kept, Content::Shares, 0);
+            }
+            // What the owner knew of our share is in its list, and was ended by it rather than lost.
+            let known = item.shares.iter().filter(|share| share.origin == origin && !is_mark(share));
+            let known: u64 = known.map(|share| share.amount.unsigned_abs()).sum();
+            if same {
+                (item.own, item.flags) = (local.own, item.flags | local.flags & Meta::OWN);
+                local.shares.iter().filter(|share| share.origin != 0).for_each(|share| {
+                    join(&mut item.shares, *share);
+                });
+            }
+            adopt_own(&mut item, origin);
+            return Verdict::Write(item, content, if pending { lost.saturating_sub(known) } else { 0 });
+        }
+        if same {
+            (item.own, item.flags) = (local.own, item.flags | local.flags & (Meta::OWN | Meta::PENDING) | dirty);
+            // What has ended is for the owner to say: a mark that its state lacks is no longer one.
+            local.shares.iter().filter(|share| share.origin != 0 && !is_mark(share)).for_each(|share| {
+                join(&mut item.shares, *share);
+            });
+            adopt_own(&mut item, origin);
+            drop_ended(&mut item);
+            return Verdict::Write(item, content, 0);
+        }
+        let mut dropped = lost;
+        if local.is_live(now_ms) && local.kind == Kind::Counter {
+            let counted = local.has(Meta::OWN).then_some(inline);
+            for share in local.shares.iter().copied().chain(counted) {
+                let over = follows(item.window, share.window) || marked(&item.shares, share.window);
+                if share.origin == 0 || is_mark(&share) || over {
+                    continue;
+                }
+                if share.origin == origin {
+                    dropped = dropped.saturating_sub(share.amount.unsigned_abs());
+                    item.flags |= if pending { Meta::PENDING | Meta::DIRTY } else { 0 };
+                }
+                join(&mut item.shares, share);
+            }
+        }
+        adopt_own(&mut item, origin);
+        drop_ended(&mut item);
+        Verdict::Write(item, content, if pending { dropped } else { 0 })
+    }
+
+    fn apply(&mut self, key: Key<'_>, hash: u64, state: &State, sender_owns: bool) -> Result<Applied, Fail> {
+        let found = self.find(key, hash);
+        let local = found.map(|reference| {
+            self.claim(reference);
+            self.load(reference)
+        });
+        let now_ms = self.inner.clock.now_ms();
+        match self.verdict(local.as_ref(), state, now_ms, sender_owns) {
+            Verdict::Stale => {
+                self.unclaim();
+                Ok(Applied::Stale)
+            }
+            Verdict::Write(item, content, lost) => {
+                self.save(key, hash, found, &item, content, None)?;
+                self.inner.lose(lost);
+                Ok(Applied::Stored)
+            }
+        }
+    }
+
+    fn home(&mut self, copy: &Copy, hash: u64, term: u64) -> Result<Joined, Fail> {
+        let (key, state) = (copy.key.as_key(), &copy.state);
+        let found = self.find(key, hash);
+        let local = found.map(|reference| {
+            self.claim(reference);
+            self.load(reference)
+        });
+        let now_ms = self.inner.clock.now_ms();
+        let Body::Counter(theirs) = &state.body else { return Ok(Joined::Ended(None)) };
+        let expired = local.as_ref().is_some_and(|item| item.kind != Kind::Tombstone && !item.is_live(now_ms));
+        let over = local.as_ref().is_some_and(|item| {
+            let same = item.window == state.window;
+            if same { expired || item.kind != Kind::Counter } else { ended(item, state.window) }
+        });
+        let bytes = local.as_ref().is_some_and(|item| matches!(item.kind, Kind::Bytes(_)) && !expired);
+        if over || bytes || state.ttl_ms == Some(0) {
+            self.unclaim();
+            let told = found.zip(local).and_then(|(reference, mut item)| {
+                if expired {
+                    // The sender learns of an expiry as of a delete.
+                    (item.kind, item.deadline, item.stamp) = (Kind::Tombstone, 0, self.inner.hlc());
+                    item.term = item.term.max(term);
+                }
+                self.state_of(reference, &item, now_ms)
+            });
+            return Ok(Joined::Ended(told));
+        }
+        let (live, before) = match local {
+            Some(item) if item.kind == Kind::Counter && !expired => (Some(item), None),
+            other => (None, other),
+        };
+        let item = match live {
+            Some(mut item) => {
+                self.join_into(&mut item, theirs);
+                if item.term < term {
+                    (item.term, item.stamp) = (term, self.inner.hlc());
+                }
+                item
+            }
+            None => {
+                let stamp = self.inner.hlc();
+                let mut item = Item {
+                    kind: Kind::Counter,
+                    own: 0,
+                    flags: 0,
+                    diverged: false,
+                    deadline: self.inner.deadline(now_ms, state.ttl_ms),
+                    window: state.window,
+                    stamp,
+                    term,
+                    shares: before.map_or(Vec::new(), |item| item.marks_for(state.window.origin, stamp)),
+                };
+                self.join_into(&mut item, theirs);
+                item
+            }
+        };
+        let item = Item { flags: item.flags | Meta::DIRTY, ..item };
+        let reference = self.save(key, hash, found, &item, Content::Shares, None)?;
+        self.area.segment().metrics().shares_merged.fetch_add(1, Ordering::Relaxed);
+        let merged = self.load(reference);
+        Ok(self.state_of(reference, &merged, now_ms).map_or(Joined::Ended(None), Joined::Merged))
+    }
+
+    /// Ends the wait for an acknowledgement of every own share that `told` has, and drops those it has dropped.
+    fn settle(&mut self, key: Key<'_>, hash: u64, sent: &Share, told: &[Share]) -> Result<(), Fail> {
+        let Some(reference) = self.find(key, hash) else { return Ok(()) };
+        self.claim(reference);
+        let mut item = self.load(reference);
+        if item.kind != Kind::Counter || !item.has(Meta::PENDING) {
+            self.unclaim();
+            return Ok(());
+        }
+        let origin = self.inner.origin();
+        let known = |window: Window| told.iter().find(|share| share.origin == origin && share.window == window);
+        let mut lost = 0;
+        let before = item.shares.len();
+        let window = item.window;
+        item.shares.retain(|share| {
+            let gone = share.origin == origin
+                && !is_mark(share)
+                && share.window == sent.window
+                && share.window != window
+                && known(share.window).is_none();
+            lost += if gone { share.amount.unsigned_abs() } else { 0 };
+            !gone
+        });
+        let inline = item.has(Meta::OWN).then_some((item.window, item.own));
+        let explicit = item.shares.iter().filter(|share| share.origin == origin && !is_mark(share));
+        let home = explicit.map(|share| (share.window, share.amount)).chain(inline).all(|(window, amount)| {
+            known(window).is_some_and(|share| {
+                share.amount == amount && (window != sent.window || share.sequence >= sent.sequence)
+            })
+        });
+        if home {
+            item.flags &= !Meta::PENDING;
+        } else if lost == 0 {
+            self.unclaim();
+            return Ok(());
+        }
+        let content = if item.shares.len() == before { Content::Keep } else { Content::Shares };
+        self.save(key, hash, Some(reference), &item, content, None)?;
+        self.inner.lose(lost);
+        Ok(())
+    }
+}
+
+impl Store {
+    fn observe(&self, state: &State) {
+        let (segment, clock) = (self.segment(), self.clock());
+        segment.hlc_observe(state.stamp, clock);
+        segment.hlc_observe(state.window.stamp, clock);
+        if let Body::Counter(shares) | Body::Tombstone(shares) = &state.body {
+            for share in shares.iter().filter(|share| !is_mark(share)) {
+                segment.hlc_observe(share.sequence, clock);
+            }
+        }
+    }
+
+    /// Takes in a copy: shares join, the rest is replaced by a larger (term, stamp), or an equal one where this copy has
+    /// diverged. `sender_owns` false (a pull from somebody who does not own the key) marks what is new as changed.
+    pub fn apply_copy(&self, copy: &Copy, sender_owns: bool) -> Applied {
+        self.observe(&copy.state);
+        let key = copy.key.as_key();
+        let hash = self.inner.area.hash(key);
+        let applied = self.attempt(hash, |locked| locked.apply(key, hash, &copy.state, sender_owns));
+        applied.unwrap_or(Applied::Full)
+    }
+
+    /// The owner, in `term`, takes in the shares that another host's state has.
+    pub fn join_home(&self, copy: &Copy, term: u64) -> Joined {
+        self.observe(&copy.state);
+        let hash = self.inner.area.hash(copy.key.as_key());
+        self.attempt(hash, |locked| locked.home(copy, hash, term)).unwrap_or(Joined::Full)
+    }
+
+    /// The owner has merged `sent` (the latest own share sent for this key) and answered with its state: takes that in
+    /// and ends the wait for an acknowledgement, unless this host has counted on since. A share of a former window
+    /// that the owner's state lacks is dropped as ended and counted as lost.
+    pub fn acknowledge_share(&self, key: Key<'_>, sent: &Share, owner_state: &State) {
+        let copy = Copy { key: crate::record::KeyBuf::new(key), state: owner_state.clone() };
+        self.apply_copy(&copy, true);
+        let told = match &owner_state.body {
+            Body::Counter(shares) => shares.as_slice(),
+            _ => return,
+        };
+        let hash = self.inner.area.hash(key);
+        // When it fails the share stays pending, and is sent and acknowledged once more.
+        let _ = self.attempt(hash, |locked| locked.settle(key, hash, sent, told));
+    }
+
+    /// This segment owns the key's slot since `term`: its own share is home, and its state is the owner's. Whether
+    /// the key is there.
+    pub fn settle_own(&self, key: Key<'_>, term: u64) -> bool {
+        let hash = self.inner.area.hash(key);
+        let settled = self.attempt(hash, |locked| {
+            debug_assert_eq!(shard_of(hash), locked.index);
+            let Some(reference) = locked.find(key, hash) else { return Ok(false) };
+            locked.claim(reference);
+            let mut item = locked.load(reference);
+            item.flags = item.flags & !Meta::PENDING | Meta::DIRTY;
+            if item.term < term {
+                (item.term, item.stamp) = (term, locked.inner.hlc());
+            }
+            item.diverged = false;
+            locked.save(key, hash, Some(reference), &item, Content::Keep, None)?;
+            Ok(true)
+        });
+        settled.unwrap_or(false)
+    }
+}

@@ -1,0 +1,284 @@
+//! The store: counters and byte values in the host segment, shared by all its processes.
+//!
+//! Plain increments of a live counter and reads of one go without a lock: one 16-byte compare-and-swap on the entry's
+//! {value, meta}. Everything else runs under the lock of the key's shard as a redo transaction (`shard`), so a process
+//! may be killed at any instruction.
+//!
+//! A counter is the sum of its *shares*, one per (origin, window). This segment's own share of the live window lies in
+//! the entry, the others in a chain of pieces (`slab`). How two states of a key become one is `merge`'s business.
+
+mod applied;
+mod drain;
+mod hit;
+mod item;
+mod layout;
+mod merge;
+mod ops;
+mod shard;
+mod slab;
+mod sweep;
+mod verify;
+mod words;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use parking_lot::Mutex;
+
+use crate::clock::Clock;
+use crate::error::{Refusal, SetupError};
+use crate::record::{Copy, State, Window};
+use crate::segment::Segment;
+use layout::{Area, SHARDS};
+
+pub use crate::record::Fate;
+
+/// How long a tombstone is kept, in milliseconds: late copies of what it ended must not bring the key back.
+pub const TOMBSTONE_GRACE_MS: u64 = 600_000;
+
+/// How a store is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreOptions {
+    /// Changes are marked for replication and deletes leave tombstones.
+    pub clustered: bool,
+    /// Longest byte value.
+    pub value_max: u32,
+}
+
+/// Who a change is made as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// This segment owns the key's slot (or there is no cluster: term 0).
+    Owner {
+        /// The term of the ownership.
+        term: u64,
+    },
+    /// No owner to be had: increments count in the own share until an owner acknowledges it; other changes diverge
+    /// from the owner's state and yield to it.
+    Degraded,
+}
+
+/// What an increment did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// The value afterwards.
+    pub value: i64,
+    /// The life of the key it was counted in.
+    pub window: Window,
+    /// Whether this increment began that life.
+    pub created: bool,
+    /// Remaining milliseconds; `None`: no deadline.
+    pub ttl_ms: Option<u64>,
+}
+
+/// A value as it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// A counter.
+    Int(i64),
+    /// Bytes.
+    Bytes(&'a [u8]),
+}
+
+/// A key's time to live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ttl {
+    /// No such key.
+    NoKey,
+    /// The key has no deadline.
+    NoDeadline,
+    /// Remaining milliseconds, at least 1.
+    Ms(u64),
+}
+
+/// The number of a request: at most one effect each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestId {
+    /// The caller's stream, not 0.
+    pub stream: u64,
+    /// Counts up in the stream from 1.
+    pub id: u64,
+}
+
+/// An operation that another host asks of the owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op<'a> {
+    /// Increments in order, each judged for itself; the TTL applies when the first creates the counter.
+    Incr {
+        /// The deltas.
+        deltas: &'a [i64],
+        /// Milliseconds.
+        ttl_ms: Option<u64>,
+    },
+    /// Replaces the value.
+    Set {
+        /// The value.
+        value: &'a [u8],
+        /// Milliseconds.
+        ttl_ms: Option<u64>,
+    },
+    /// Deletes.
+    Del,
+    /// Sets the deadline, or removes it.
+    Expire {
+        /// Milliseconds.
+        ttl_ms: Option<u64>,
+    },
+}
+
+/// The result of an [`Op`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Incr: the value after each delta, or why that delta was refused.
+    Values(Vec<Result<i64, Refusal>>),
+    /// Set: done. Del, Expire: whether the key was there.
+    Done(bool),
+    /// Refused as a whole: nothing changed, and the request is not marked as applied.
+    Refused(Refusal),
+}
+
+/// What became of a request at the owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Called {
+    /// It was carried out (or refused).
+    Done {
+        /// Its result.
+        outcome: Outcome,
+        /// The key's state afterwards, a tombstone's too; `None`: no such key, or bytes of more than 4 KiB.
+        state: Option<State>,
+    },
+    /// The request was handled before, or voided by [`Store::resolve`]: nothing changed.
+    AlreadyHandled,
+}
+
+/// What became of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// Something in it was new.
+    Stored,
+    /// Nothing was.
+    Stale,
+    /// No room (or a stopped process holds the shard): nothing changed.
+    Full,
+}
+
+/// What became of another host's share at the owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Joined {
+    /// It is in the count of this state.
+    Merged(State),
+    /// Its window has ended here; the state that says so.
+    Ended(Option<State>),
+    /// No room (or a stopped process holds the shard): nothing changed.
+    Full,
+}
+
+/// One drained entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drain {
+    /// Its state.
+    pub copy: Copy,
+    /// It has an own share that no owner has acknowledged.
+    pub pending: bool,
+}
+
+/// What [`Store::drain`] hands out.
+#[derive(Clone, Debug, Default)]
+pub struct Drained {
+    /// The latest state of changed entries.
+    pub copies: Vec<Drain>,
+    /// (stream, id) of applied requests whose effect is in `copies` or was handed out earlier.
+    pub applied: Vec<(u64, u64)>,
+}
+
+/// What a sweep did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Entries freed.
+    pub freed: usize,
+    /// Whether the end of the memory was reached: the next sweep begins a new round.
+    pub round_ended: bool,
+}
+
+/// How full the store is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Live entries, expired ones not yet swept included.
+    pub entries: u64,
+    /// Tombstones.
+    pub tombstones: u64,
+    /// Bytes of the entries, values and share lists.
+    pub bytes_used: u64,
+    /// Bytes there are for them.
+    pub bytes_total: u64,
+    /// Entries with a share that no owner has acknowledged (one off per killed process until the next rescan).
+    pub pending: u64,
+}
+
+/// Why an attempt under the lock ended without a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fail {
+    /// No room for an object of this class; a retry makes sense with this many pages in the pool.
+    Need { class: usize, pages: usize },
+    /// Refused.
+    Refused(Refusal),
+    /// The request id was used.
+    Handled,
+}
+
+struct Inner {
+    area: Area,
+    clock: Clock,
+    options: StoreOptions,
+    /// Per shard the requests applied since the last drain; pushed under the shard's lock.
+    applied: [Mutex<Vec<(u64, u64)>>; SHARDS],
+    drain: Mutex<drain::Pass>,
+    /// Guesses where a stream's applied ids lie.
+    streams_seen: [AtomicU32; 64],
+}
+
+/// A handle on the store of a segment. Cheap to clone. A process that runs a node opens its own: what `call` and
+/// `drain` remember between each other is the process's.
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+impl Store {
+    /// Opens the store of `segment`, initialising it on first use. Panics only if the kernel refuses locks; see
+    /// [`Store::try_open`].
+    pub fn open(segment: Arc<Segment>, clock: Clock, options: StoreOptions) -> Self {
+        match Self::try_open(segment, clock, options) {
+            Ok(store) => store,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Opens the store of `segment`. Errors: the kernel refuses locks, or another process is stopped in the set-up.
+    pub fn try_open(segment: Arc<Segment>, clock: Clock, options: StoreOptions) -> Result<Self, SetupError> {
+        let inner = Inner {
+            area: Area::open(segment)?,
+            clock,
+            options,
+            applied: std::array::from_fn(|_| Mutex::new(Vec::new())),
+            drain: Mutex::new(drain::Pass::default()),
+            streams_seen: std::array::from_fn(|_| AtomicU32::new(0)),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The segment.
+    pub fn segment(&self) -> &Arc<Segment> {
+        self.inner.area.segment()
+    }
+
+    /// The clock.
+    pub fn clock(&self) -> &Clock {
+        &self.inner.clock
+    }
+
+    /// The options.
+    pub fn options(&self) -> StoreOptions {
+        self.inner.options
+    }
+}

@@ -1,0 +1,204 @@
+//! Collecting what has ended, and making room when memory is full.
+
+use std::sync::atomic::Ordering;
+
+use super::layout::{Meta, Shape, unpair};
+use super::shard::Locked;
+use super::{Inner, Standing, Stats, Store, Swept};
+use crate::record::Key;
+
+/// Pages that one attempt to make room looks at.
+const RECLAIM_PAGES: usize = 512;
+/// Pages that it passes over, at most, to find them.
+const STEPS_MAX: usize = 1 << 16;
+
+/// What a visit to a page may free.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Visit {
+    /// What has expired, and old tombstones.
+    Sweep,
+    /// Byte values as well, unless they were read since the last visit.
+    Evict,
+}
+
+impl Locked<'_> {
+    /// Which objects of a page are free (a bit each).
+    pub fn free_objects(&self, page: usize) -> [u64; 4] {
+        let state = self.area.page_state(page);
+        let mut free = [0; 4];
+        let mut next = state.free as usize;
+        while next != 0 {
+            free[(next - 1) / 64] |= 1 << ((next - 1) % 64);
+            let reference = self.area.reference(page, state.class as usize, next - 1);
+            next = self.area.word(reference, 2).load(Ordering::Relaxed) as u32 as usize;
+        }
+        free
+    }
+
+    /// Visits the entries of a page until `enough`; how many were freed.
+    fn visit(&mut self, page: usize, visit: Visit, enough: impl Fn(&Self) -> bool) -> usize {
+        let state = self.area.page_state(page);
+        let class = state.class as usize;
+        let free = self.free_objects(page);
+        let now_ms = self.inner.clock.now_ms();
+        let metrics = self.area.segment().metrics();
+        let mut freed = 0;
+        for index in (0..state.carved as usize).filter(|index| free[index / 64] & 1 << (index % 64) == 0) {
+            let reference = self.area.reference(page, class, index);
+            let (_, meta) = unpair(self.area.pair(reference).load(Ordering::Acquire));
+            if meta.expired(|| now_ms) {
+                self.expire_entry(reference, meta);
+                freed += 1;
+            } else if visit == Visit::Evict && meta.has(Meta::LIVE) && !meta.has(Meta::COUNTER) {
+                let cell = self.area.word(reference, 7);
+                let mut shape = Shape::decode(cell.load(Ordering::Relaxed));
+                if shape.flags & Shape::REFERENCED != 0 && shape.flags & Shape::DIVERGED == 0 {
+                    shape.flags &= !Shape::REFERENCED;
+                    cell.store(shape.encode(), Ordering::Relaxed);
+                    continue;
+                }
+                self.free_entry(reference);
+                metrics.evictions.fetch_add(1, Ordering::Relaxed);
+                freed += 1;
+            } else {
+                continue;
+            }
+            if enough(self) {
+                break;
+            }
+        }
+        freed
+    }
+
+    fn expire_entry(&mut self, reference: u32, meta: Meta) {
+        if meta.has(Meta::PENDING) {
+            self.claim(reference);
+            let item = self.load(reference);
+            self.inner.lose(item.own_amount(self.inner.origin()));
+        }
+        self.free_entry(reference);
+    }
+}
+
+impl Inner {
+    /// Makes room for an object of `class` in `shard`, or `pages` in the pool. Whether a retry makes sense. No lock is
+    /// held by the caller.
+    pub(super) fn reclaim(&self, shard: usize, class: usize, pages: usize) -> bool {
+        let area = &self.area;
+        if pages > area.page_count {
+            return false;
+        }
+        let enough = |locked: &Locked<'_>| {
+            self.pages_free() >= pages
+                || pages <= 1 && locked.index == shard && locked.shard.classes[class].load(Ordering::Relaxed) != 0
+        };
+        let hand = &area.global().hand;
+        let bytes = |index: usize| area.shard(index).live_bytes.load(Ordering::Relaxed) != 0;
+        // First what the shard has itself, then anything; each page twice, since the first visit may only unmark.
+        for mine in [true, false] {
+            let mut visited = 0;
+            let evictable = if mine { bytes(shard) } else { (0..super::SHARDS).any(bytes) };
+            let budget = if evictable { RECLAIM_PAGES * pages.max(1) } else { RECLAIM_PAGES / 8 };
+            for _ in 0..(2 * area.page_count).min(STEPS_MAX) {
+                let page = hand.fetch_add(1, Ordering::Relaxed) as usize % area.page_count;
+                let Some(owner) = area.page_state(page).entries_of() else { continue };
+                if mine && owner != shard {
+                    continue;
+                }
+                let Ok(mut locked) = self.lock(owner) else { continue };
+                if enough(&locked) {
+                    return true;
+                }
+                locked.visit(page, Visit::Evict, enough);
+                if enough(&locked) {
+                    return true;
+                }
+                visited += 1;
+                if visited >= budget {
+                    break;
+                }
+            }
+        }
+        false
+    }
+}
+
+impl Store {
+    /// Frees expired entries and old tombstones, looking at about `budget` entries; goes on where the last sweep of any
+    /// process ended.
+    pub fn sweep(&self, budget: usize) -> Swept {
+        let area = &self.inner.area;
+        let cursor = self.segment().sweep_cursor();
+        let mut swept = Swept::default();
+        let mut seen = 0;
+        while seen < budget.max(1) {
+            let page = cursor.fetch_add(1, Ordering::Relaxed) as usize;
+            if page >= area.page_count {
+                cursor.store(0, Ordering::Relaxed);
+                swept.round_ended = true;
+                break;
+            }
+            seen += 1;
+            let Some(shard) = area.page_state(page).entries_of() else { continue };
+            seen += area.page_state(page).carved as usize;
+            if let Ok(mut locked) = self.inner.lock(shard) {
+                swept.freed += locked.visit(page, Visit::Sweep, |_| false);
+            }
+        }
+        swept
+    }
+
+    /// For processes without a node: a bounded sweep when a share of `interval_ms` has passed since the last one by
+    /// any process. Otherwise one load.
+    #[inline]
+    pub fn sweep_if_due(&self, interval_ms: u64) {
+        let next = self.segment().next_sweep_ms();
+        let due = next.load(Ordering::Relaxed);
+        let now_ms = self.inner.clock.now_ms();
+        if now_ms >= due {
+            self.sweep_now(due, now_ms, interval_ms);
+        }
+    }
+
+    #[cold]
+    fn sweep_now(&self, due: u64, now_ms: u64, interval_ms: u64) {
+        // A round must end within the interval, so each call does one part of 64 of the pages.
+        const PARTS: u64 = 64;
+        let next = now_ms + (interval_ms / PARTS).max(1);
+        let won = self.segment().next_sweep_ms().compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed);
+        if won.is_ok() {
+            let area = &self.inner.area;
+            let used = area.page_count.saturating_sub(self.inner.pages_free());
+            let entries: u64 = (0..super::SHARDS).map(|shard| area.shard(shard).live.load(Ordering::Relaxed)).sum();
+            self.sweep((entries as usize * 2 + used + area.page_count).div_ceil(PARTS as usize));
+        }
+    }
+
+    /// Deletes all live keys of a namespace that pass `filter` (called with no lock held); how many. Keys in a
+    /// shard that a stopped process holds are left.
+    pub fn flush(&self, namespace: &[u8], filter: &dyn Fn(Key<'_>) -> bool, standing: Standing) -> usize {
+        let keys = (0..self.inner.area.page_count).flat_map(|page| self.keys_of(page, 0));
+        keys.filter(|(_, key)| {
+            let key = key.as_key();
+            key.namespace == namespace && filter(key) && self.del(key, standing).unwrap_or(false)
+        })
+        .count()
+    }
+
+    /// How full the store is.
+    pub fn stats(&self) -> Stats {
+        let area = &self.inner.area;
+        let mut stats = Stats {
+            bytes_total: (area.page_count << area.page_shift) as u64,
+            pending: area.global().pending.load(Ordering::Relaxed),
+            ..Stats::default()
+        };
+        for index in 0..super::SHARDS {
+            let shard = area.shard(index);
+            stats.entries += shard.live.load(Ordering::Relaxed);
+            stats.tombstones += shard.tombstones.load(Ordering::Relaxed);
+            stats.bytes_used += shard.used.load(Ordering::Relaxed);
+        }
+        stats
+    }
+}

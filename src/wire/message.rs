@@ -1,0 +1,201 @@
+//! Requests and responses. Their bytes are `codec`'s business.
+
+use bytes::Bytes;
+
+use crate::error::Refusal;
+pub use crate::record::Fate;
+use crate::record::{Copy, KeyBuf, State};
+
+/// One operation on one key, ordered by the key's owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// The key.
+    pub key: KeyBuf,
+    /// What to do with it.
+    pub op: Op,
+}
+
+/// The operations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Increments that waited together, each judged for itself; the TTL applies when the first creates the counter.
+    Incr {
+        /// At least one delta, all of one sign.
+        deltas: Vec<i64>,
+        /// Milliseconds; `None`: no deadline on creation.
+        ttl_ms: Option<u64>,
+    },
+    /// Replaces the value. `None`: no deadline.
+    Set {
+        /// The new value.
+        value: Bytes,
+        /// Milliseconds.
+        ttl_ms: Option<u64>,
+    },
+    /// Deletes the key.
+    Del,
+    /// Sets the deadline; `None` removes it.
+    Expire {
+        /// Milliseconds.
+        ttl_ms: Option<u64>,
+    },
+    /// Reads the key's state.
+    Get,
+}
+
+/// What became of a [`Call`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// The result for the caller.
+    pub outcome: Outcome,
+    /// The key's state afterwards, so that the caller's host reads its own write; `None`: no such key, or too large.
+    pub state: Option<State>,
+    /// Answered without the owner.
+    pub degraded: bool,
+}
+
+/// The result of an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The value after each delta, or why that delta was refused.
+    Values(Vec<Result<i64, Refusal>>),
+    /// Set: done. Del and Expire: whether the key was there. Get: whether it is.
+    Done(bool),
+    /// Refused as a whole.
+    Refused(Refusal),
+}
+
+/// One batch of replication from an owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// Counts the batches of one sender generation from 1; a gap makes the receiver pull.
+    pub position: u64,
+    /// The latest state of each changed key.
+    pub copies: Vec<Copy>,
+    /// Request ids whose effect is in `copies` or in an earlier batch.
+    pub applied: Vec<AppliedIds>,
+}
+
+/// Request ids that an owner has applied, of one stream (one connection of one caller's host).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppliedIds {
+    /// The stream, a random number that its opener chose.
+    pub stream: u64,
+    /// The ids.
+    pub ids: Vec<u64>,
+}
+
+/// A run of slots: first and how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotRange {
+    /// The first slot.
+    pub first: u16,
+    /// How many, at least 1.
+    pub count: u16,
+}
+
+/// What became of a share sent home.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Homecoming {
+    /// In the owner's count, whose state this is.
+    Merged(State),
+    /// Its window has ended at the owner: dropped. The owner's state, if it has one.
+    Ended(Option<State>),
+    /// The receiver does not own the key; the share stays with its host.
+    NotOwner,
+    /// The receiver has no room; the share stays with its host.
+    Full,
+}
+
+/// Asked of a peer (or, over the host's socket, of the node).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Are you there?
+    Ping,
+    /// An operation on a key that the receiver should own.
+    Call(Call),
+    /// Copies from an owner.
+    Replicate(Batch),
+    /// A page of copies: of the slots the receiver owns, or of `slots` whoever owns them.
+    Sync {
+        /// 0 first, then what the last page said.
+        cursor: u64,
+        /// Empty: those the receiver owns.
+        slots: Vec<SlotRange>,
+    },
+    /// The sender should own these slots now: hand them over.
+    Claim {
+        /// The slots.
+        slots: Vec<SlotRange>,
+        /// Position of the last batch of the receiver's up to which the sender lacks nothing.
+        synced_to: u64,
+    },
+    /// The sender owns these slots since `term`.
+    Announce {
+        /// The slots.
+        slots: Vec<SlotRange>,
+        /// The term.
+        term: u64,
+    },
+    /// Shares of the sender's host, each with the state its key has there.
+    Share(Vec<Copy>),
+    /// What became of these requests? Asking voids those not yet applied.
+    Resolve {
+        /// Their stream.
+        stream: u64,
+        /// Their ids.
+        ids: Vec<u64>,
+    },
+    /// Ends every window of a namespace in the slots that the receiver owns.
+    Flush {
+        /// The namespace; empty is a namespace too.
+        namespace: Bytes,
+    },
+}
+
+/// The answer to a [`Request`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Response {
+    /// To Ping.
+    Pong,
+    /// To Call.
+    Reply(Reply),
+    /// To Call, Claim: somebody else owns it, as far as the receiver knows.
+    NotOwner {
+        /// The owner's node id; `None`: nobody that it knows of (a takeover under way).
+        owner: Option<String>,
+        /// The owner's term.
+        term: u64,
+    },
+    /// To Call: the id was voided by a Resolve that overtook it; nothing was applied.
+    Voided,
+    /// To Replicate.
+    Acked {
+        /// The batch's position.
+        position: u64,
+        /// How many of its copies found no room.
+        full: u32,
+    },
+    /// To Sync.
+    Page {
+        /// The copies.
+        copies: Vec<Copy>,
+        /// Cursor of the next page; `None`: this was the last.
+        next: Option<u64>,
+    },
+    /// To Claim: the receiver does not own any of the slots (any more), and the sender has all that it had in them.
+    Claimed {
+        /// Largest term the receiver knows among them.
+        term: u64,
+        /// How many of them it owned until now.
+        released: u32,
+    },
+    /// To Announce and Flush.
+    Done,
+    /// To Share, in order.
+    Shares(Vec<Homecoming>),
+    /// To Resolve, in order.
+    Fates(Vec<Fate>),
+    /// The request could not be understood or served; nothing was applied.
+    Error(String),
+}

@@ -1,0 +1,473 @@
+//! Shares join: whatever is repeated, reordered or split, nothing is counted twice or lost.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ephpm_kv::clock::Clock;
+use ephpm_kv::metrics::Lost;
+use ephpm_kv::record::{Body, Copy, Key, KeyBuf, Share, State, Window};
+use ephpm_kv::segment::Segment;
+use ephpm_kv::store::{Applied, Joined, Standing, Store, StoreOptions, Value};
+
+const KEY: Key<'static> = Key { namespace: b"", name: b"hits" };
+
+struct Host {
+    store: Store,
+    hand: Arc<AtomicU64>,
+}
+
+impl Host {
+    fn new(now: u64) -> Self {
+        let (clock, hand) = Clock::manual(now);
+        let segment = Segment::create(2 << 20).unwrap();
+        Self { store: Store::open(segment, clock, StoreOptions { clustered: true, value_max: 1 << 20 }), hand }
+    }
+
+    fn origin(&self) -> u64 {
+        self.store.segment().origin()
+    }
+
+    fn value(&self) -> Option<i64> {
+        let int = |value: Value<'_>| match value {
+            Value::Int(value) => value,
+            Value::Bytes(bytes) => panic!("{bytes:?}"),
+        };
+        self.store.read(KEY, int).unwrap()
+    }
+
+    fn copy(&self) -> Option<Copy> {
+        Some(Copy { key: KeyBuf::new(KEY), state: self.store.state(KEY)? })
+    }
+
+    fn shares(&self) -> Vec<Share> {
+        match self.store.state(KEY).map(|state| state.body) {
+            Some(Body::Counter(shares)) => shares,
+            _ => Vec::new(),
+        }
+    }
+
+    fn lost(&self) -> u64 {
+        self.store.segment().metrics().lost(Lost::WindowEnded)
+    }
+
+    fn own(&self, state: &State) -> Share {
+        match &state.body {
+            Body::Counter(shares) => *shares.iter().rfind(|share| share.origin == self.origin()).unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+const fn owner(term: u64) -> Standing {
+    Standing::Owner { term: term << 32 }
+}
+
+/// Sends the host's share home and hands back the answer, as the replicator does.
+fn go_home(from: &Host, to: &Host, term: u64) -> Joined {
+    let copy = from.copy().unwrap();
+    let joined = to.store.join_home(&copy, term << 32);
+    match &joined {
+        Joined::Merged(state) => from.store.acknowledge_share(KEY, &from.own(&copy.state), state),
+        Joined::Ended(Some(state)) => {
+            from.store.apply_copy(&Copy { key: KeyBuf::new(KEY), state: state.clone() }, true);
+        }
+        Joined::Ended(None) | Joined::Full => {}
+    }
+    joined
+}
+
+fn replicate(from: &Host, to: &Host) -> Applied {
+    to.store.apply_copy(&from.copy().unwrap(), true)
+}
+
+#[test]
+fn degraded_increments_start_from_the_copy_and_come_home_once() {
+    let (a, b) = (Host::new(1_000), Host::new(9_000));
+    a.store.incr(KEY, 10, None, owner(1)).unwrap();
+    assert_eq!(replicate(&a, &b), Applied::Stored);
+    assert_eq!(replicate(&a, &b), Applied::Stale);
+    assert_eq!(b.store.incr(KEY, 5, None, Standing::Degraded).unwrap().value, 15);
+    a.store.incr(KEY, 1, None, owner(1)).unwrap();
+    assert_eq!(b.store.rescan_dirty(), 1);
+    for _ in 0..3 {
+        assert!(matches!(go_home(&b, &a, 1), Joined::Merged(_)));
+    }
+    assert_eq!((a.value(), b.value()), (Some(16), Some(16)));
+    assert_eq!(b.store.rescan_dirty(), 0);
+    assert_eq!(b.store.incr(KEY, 1, None, Standing::Degraded).unwrap().value, 17);
+    let late = b.copy().unwrap();
+    b.store.incr(KEY, 1, None, Standing::Degraded).unwrap();
+    go_home(&b, &a, 1);
+    a.store.join_home(&late, 1 << 32);
+    assert_eq!((a.value(), b.value()), (Some(18), Some(18)));
+    a.store.verify().unwrap();
+    b.store.verify().unwrap();
+}
+
+#[test]
+fn counting_on_keeps_the_share_pending() {
+    let (a, b) = (Host::new(1_000), Host::new(1_000));
+    b.store.incr(KEY, 5, None, Standing::Degraded).unwrap();
+    let copy = b.copy().unwrap();
+    let Joined::Merged(state) = a.store.join_home(&copy, 1 << 32) else { panic!() };
+    b.store.incr(KEY, 1, None, Standing::Degraded).unwrap();
+    b.store.acknowledge_share(KEY, &b.own(&copy.state), &state);
+    assert_eq!(b.store.rescan_dirty(), 1);
+    go_home(&b, &a, 1);
+    assert_eq!((b.store.rescan_dirty(), a.value(), b.value()), (0, Some(6), Some(6)));
+}
+
+#[test]
+fn windows_created_apart_are_summed_under_the_owners() {
+    let (a, b, c) = (Host::new(1_000), Host::new(2_000), Host::new(3_000));
+    let window = a.store.incr(KEY, 10, Some(60_000), owner(1)).unwrap().window;
+    b.store.incr(KEY, 5, None, Standing::Degraded).unwrap();
+    assert_eq!(replicate(&a, &b), Applied::Stored);
+    assert_eq!(b.value(), Some(15), "counted apart, and not yet home");
+    assert_eq!(b.store.rescan_dirty(), 1);
+    assert!(matches!(go_home(&b, &a, 1), Joined::Merged(_)));
+    replicate(&a, &c);
+    for host in [&a, &b, &c] {
+        assert_eq!(host.value(), Some(15));
+        assert_eq!(host.store.state(KEY).unwrap().window, window);
+        host.store.verify().unwrap();
+    }
+    assert_eq!((b.store.rescan_dirty(), b.lost()), (0, 0));
+    // The owner counts on; everybody agrees.
+    assert_eq!(a.store.incr(KEY, 1, None, owner(1)).unwrap().value, 16);
+    replicate(&a, &b);
+    assert_eq!(b.value(), Some(16));
+}
+
+#[test]
+fn a_share_of_a_window_that_ended_is_dropped_and_counted() {
+    let (a, b) = (Host::new(1_000), Host::new(1_000));
+    a.store.incr(KEY, 10, None, owner(1)).unwrap();
+    replicate(&a, &b);
+    b.store.incr(KEY, 5, None, Standing::Degraded).unwrap();
+    a.store.del(KEY, owner(1)).unwrap();
+    assert!(matches!(go_home(&b, &a, 1), Joined::Ended(Some(_))));
+    assert_eq!((a.value(), b.value(), b.lost()), (None, None, 5));
+    // The same, but the owner has begun anew.
+    a.store.incr(KEY, 1, None, owner(1)).unwrap();
+    replicate(&a, &b);
+    b.store.incr(KEY, 7, None, Standing::Degraded).unwrap();
+    a.store.set(KEY, b"100", None, owner(1)).unwrap();
+    assert!(matches!(go_home(&b, &a, 1), Joined::Ended(Some(_))));
+    assert_eq!((a.value(), b.value(), b.lost()), (Some(100), Some(100), 12));
+    // Late copies change nothing.
+    assert_eq!(b.store.rescan_dirty(), 0);
+    b.store.verify().unwrap();
+}
+
+#[test]
+fn what_a_new_owner_ended_stays_ended_although_it_began_elsewhere() {
+    let (a, b, c) = (Host::new(1_000), Host::new(1_000), Host::new(1_000));
+    a.store.incr(KEY, 10, None, owner(1)).unwrap();
+    replicate(&a, &b);
+    replicate(&a, &c);
+    b.store.incr(KEY, 5, None, Standing::Degraded).unwrap();
+    let old = b.copy().unwrap();
+    // C takes over, deletes and begins anew; B hears of the new window only.
+    c.store.del(KEY, owner(2)).unwrap();
+    c.store.incr(KEY, 1, None, owner(2)).unwrap();
+    replicate(&c, &b);
+    assert_eq!((b.value(), c.value()), (Some(1), Some(1)));
+    assert_eq!(b.lost(), 5);
+    assert!(matches!(c.store.join_home(&old, 2 << 32), Joined::Ended(Some(_))));
+    // A, the former owner, comes back with its old copy.
+    assert!(matches!(c.store.join_home(&a.copy().unwrap(), 2 << 32), Joined::Ended(Some(_))));
+    assert_eq!(c.store.apply_copy(&a.copy().unwrap(), false), Applied::Stale);
+    replicate(&c, &a);
+    for host in [&a, &b, &c] {
+        assert_eq!(host.value(), Some(1));
+        host.store.verify().unwrap();
+    }
+}
+
+#[test]
+fn a_tombstone_travels_and_an_older_copy_does_not_bring_the_key_back() {
+    let (a, b) = (Host::new(1_000), Host::new(1_000));
+    a.store.incr(KEY, 10, None, owner(1)).unwrap();
+    let old = a.copy().unwrap();
+    replicate(&a, &b);
+    a.store.del(KEY, owner(1)).unwrap();
+    assert_eq!(replicate(&a, &b), Applied::Stored);
+    assert_eq!(b.value(), None);
+    assert_eq!(b.store.apply_copy(&old, true), Applied::Stale);
+    assert!(matches!(b.store.join_home(&old, 1 << 32), Joined::Ended(_)));
+    assert_eq!(b.value(), None);
+    // A share counted apart survives the tombstone of a window it had nothing to do with.
+    let c = Host::new(5_000);
+    c.store.incr(KEY, 3, None, Standing::Degraded).unwrap();
+    replicate(&a, &c);
+    assert_eq!(c.value(), Some(3));
+    assert!(matches!(go_home(&c, &a, 1), Joined::Merged(_)));
+    assert_eq!((a.value(), c.value(), c.lost()), (Some(3), Some(3), 0));
+}
+
+#[test]
+fn remaining_time_travels_and_clocks_may_differ() {
+    let (a, b) = (Host::new(1_000), Host::new(900_000));
+    a.store.incr(KEY, 10, Some(500), owner(1)).unwrap();
+    a.hand.fetch_add(200, Ordering::Relaxed);
+    replicate(&a, &b);
+    b.hand.fetch_add(299, Ordering::Relaxed);
+    assert_eq!(b.value(), Some(10));
+    b.hand.fetch_add(1, Ordering::Relaxed);
+    assert_eq!(b.value(), None);
+    // Degraded after the deadline: a new window, whose share the owner takes in when its own has expired, too.
+    b.store.incr(KEY, 2, Some(1_000), Standing::Degraded).unwrap();
+    a.hand.fetch_add(300, Ordering::Relaxed);
+    assert!(matches!(go_home(&b, &a, 1), Joined::Merged(_)));
+    assert_eq!((a.value(), b.value()), (Some(2), Some(2)));
+    // Expired here but not at the owner, whose clock rules: counted under the owner's window.
+    b.hand.fetch_add(1_000, Ordering::Relaxed);
+    b.store.incr(KEY, 4, Some(1_000), Standing::Degraded).unwrap();
+    assert_eq!(b.value(), Some(4));
+    assert_eq!(replicate(&a, &b), Applied::Stored);
+    assert_eq!(b.value(), Some(6));
+    assert!(matches!(go_home(&b, &a, 1), Joined::Merged(_)));
+    assert_eq!((a.value(), b.value(), b.lost()), (Some(6), Some(6), 0));
+}
+
+#[test]
+fn degraded_changes_yield_to_the_owner_and_unsent_increments_survive_them() {
+    let (a, b) = (Host::new(1_000), Host::new(1_000));
+    a.store.incr(KEY, 10, None, owner(1)).unwrap();
+    replicate(&a, &b);
+    b.store.set(KEY, b"100", None, Standing::Degraded).unwrap();
+    assert_eq!(b.store.incr(KEY, 1, None, Standing::Degraded).unwrap().value, 101);
+    assert!(b.shares().iter().all(|share| share.origin != 0));
+    replicate(&a, &b);
+    assert_eq!(b.value(), Some(11));
+    go_home(&b, &a, 1);
+    assert_eq!((a.value(), b.value()), (Some(11), Some(11)));
+    b.store.incr(KEY, 2, None, Standing::Degraded).unwrap();
+    b.store.del(KEY, Standing::Degraded).unwrap();
+    assert_eq!(b.value(), None);
+    replicate(&a, &b);
+    assert_eq!(b.value(), Some(13));
+    go_home(&b, &a, 1);
+    assert_eq!((a.value(), b.value(), b.lost()), (Some(13), Some(13), 0));
+    // Bytes: the same rules.
+    a.store.set(KEY, b"text", None, owner(1)).unwrap();
+    replicate(&a, &b);
+    b.store.set(KEY, b"other", None, Standing::Degraded).unwrap();
+    replicate(&a, &b);
+    assert_eq!(b.store.state(KEY).unwrap().body, Body::Bytes(b"text"[..].into()));
+}
+
+// -- shared histories: one key, forks of ownership, lost hosts, repeated and reordered delivery
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Id(u64, Window);
+
+/// splitmix64
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    fn chance(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// One random history, with or without deletes and sets; what went wrong.
+fn history(seed: u64, with_ends: bool) -> Result<(), String> {
+    let mut dice = Dice(seed);
+    let n = 2 + dice.below(4);
+    let mut hosts: Vec<Host> = (0..n).map(|i| Host::new(1_000_000 + i as u64 * 50_000)).collect();
+    let mut term = 1;
+    let mut terms = vec![1; n];
+    let (mut side, mut view) = (vec![0; n], vec![0; n]);
+    // What each share truly is, and the latest that somebody other than its origin has seen.
+    let mut truth: HashMap<Id, i64> = HashMap::new();
+    let id = |share: &Share| Id(share.origin, share.window);
+    let held = |hosts: &[Host]| {
+        let mut held: HashMap<Id, (u64, i64)> = HashMap::new();
+        for share in hosts.iter().flat_map(Host::shares) {
+            let best = held.entry(id(&share)).or_insert((share.sequence, share.amount));
+            if best.0 < share.sequence {
+                *best = (share.sequence, share.amount);
+            }
+        }
+        held
+    };
+    let mut killed: HashMap<Id, u64> = HashMap::new();
+    let deliver = |from: &Host, to: &Host, owns: bool, term: u64| match from.copy() {
+        None => {}
+        Some(copy) if owns => {
+            to.store.apply_copy(&copy, true);
+        }
+        Some(copy) => {
+            let sent = from.own_share(&copy.state);
+            match to.store.join_home(&copy, term << 32) {
+                Joined::Merged(state) => {
+                    if let Some(sent) = sent {
+                        from.store.acknowledge_share(KEY, &sent, &state);
+                    }
+                }
+                Joined::Ended(Some(state)) => {
+                    from.store.apply_copy(&Copy { key: copy.key, state }, true);
+                }
+                Joined::Ended(None) | Joined::Full => {}
+            }
+        }
+    };
+    for _ in 0..20 + dice.below(200) {
+        let (chance, i) = (dice.chance(), dice.below(n));
+        hosts[i].hand.fetch_add(dice.below(3) as u64, Ordering::Relaxed);
+        if chance < 0.05 {
+            side.iter_mut().for_each(|side| *side = dice.below(2));
+        } else if chance < 0.10 {
+            side.fill(0);
+        } else if chance < 0.12 {
+            let origin = hosts[i].origin();
+            let now = hosts[i].hand.load(Ordering::Relaxed);
+            hosts[i] = Host::new(now);
+            // A share of the lost host is due as far as a living host holds it.
+            let held = held(&hosts);
+            truth.retain(|id, _| id.0 != origin);
+            // Whoever held more of an earlier lost host's may have been lost just now.
+            killed.clear();
+            for (id, (sequence, _)) in held {
+                if hosts.iter().all(|host| host.origin() != id.0) {
+                    killed.insert(id, sequence);
+                }
+            }
+        } else if chance < 0.27 {
+            let new = (0..n).find(|j| side[*j] == side[i]).unwrap_or(i);
+            if view[i] != new {
+                view[i] = new;
+                if new == i {
+                    term += 1;
+                    terms[i] = term;
+                    hosts[i].store.settle_own(KEY, term << 32);
+                }
+            }
+        } else if chance < 0.77 {
+            let by = [1, 1, 1, 2, 5, -1][dice.below(6)];
+            let j = view[i];
+            let reachable = j == i || side[j] == side[i] && view[j] == j;
+            let (at, standing) = if reachable { (j, owner(terms[j])) } else { (i, Standing::Degraded) };
+            if with_ends && dice.chance() < 0.1 {
+                hosts[at].store.del(KEY, standing).map_err(|error| error.to_string())?;
+                continue;
+            }
+            if with_ends && dice.chance() < 0.05 {
+                let value: &[u8] = if dice.chance() < 0.5 { b"1000" } else { b"bytes" };
+                hosts[at].store.set(KEY, value, None, standing).map_err(|error| error.to_string())?;
+                continue;
+            }
+            if with_ends && hosts[at].text() == Some("bytes".into()) {
+                continue;
+            }
+            let counted = hosts[at].store.incr(KEY, by, None, standing).map_err(|error| error.to_string())?;
+            *truth.entry(Id(hosts[at].origin(), counted.window)).or_default() += by;
+        } else {
+            let j = dice.below(n);
+            if i != j && side[i] == side[j] {
+                deliver(&hosts[i], &hosts[j], view[i] == i, terms[j].max(terms[i]));
+            }
+        }
+    }
+    term += 1;
+    if with_ends {
+        // What a successor does: it asks everybody for the newest copy.
+        for copy in hosts[1..].iter().filter_map(Host::copy) {
+            hosts[0].store.apply_copy(&copy, false);
+        }
+    }
+    hosts[0].store.settle_own(KEY, term << 32);
+    for _ in 0..3 {
+        hosts[1..].iter().for_each(|host| deliver(host, &hosts[0], false, term));
+        hosts[1..].iter().for_each(|host| deliver(&hosts[0], host, true, term));
+    }
+    if with_ends {
+        for host in &hosts {
+            host.store.verify()?;
+            if host.text() != hosts[0].text() {
+                let states = [host.store.state(KEY), hosts[0].store.state(KEY)];
+                return Err(format!("a host has {:?}, the owner {:?}: {states:#?}", host.text(), hosts[0].text()));
+            }
+            if host.origin() != hosts[0].origin() && host.store.rescan_dirty() != 0 {
+                return Err("a share is still pending".into());
+            }
+        }
+        return Ok(());
+    }
+    let last: HashMap<Id, (u64, i64)> =
+        hosts[0].shares().iter().map(|share| (id(share), (share.sequence, share.amount))).collect();
+    for (id, amount) in &truth {
+        if *amount != 0 && last.get(id).map(|share| share.1) != Some(*amount) {
+            return Err(format!("share of {:x}: {:?}, due {amount}", id.0, last.get(id)));
+        }
+    }
+    for (id, sequence) in &killed {
+        if last.get(id).is_none_or(|share| share.0 < *sequence) {
+            return Err(format!("share of the lost {:x} was held and is gone", id.0));
+        }
+    }
+    let total: i64 = last.values().map(|share| share.1).sum();
+    for host in &hosts {
+        host.store.verify()?;
+        if last.is_empty() != host.value().is_none() || host.value().is_some_and(|value| value != total) {
+            return Err(format!("a host has {:?}, the owner {total}", host.value()));
+        }
+        if host.lost() != 0 {
+            return Err(format!("{} lost", host.lost()));
+        }
+    }
+    for host in &hosts[1..] {
+        if host.store.rescan_dirty() != 0 {
+            return Err("a share is still pending".into());
+        }
+    }
+    Ok(())
+}
+
+impl Host {
+    fn text(&self) -> Option<String> {
+        let text = |value: Value<'_>| match value {
+            Value::Int(value) => value.to_string(),
+            Value::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        };
+        self.store.read(KEY, text).unwrap()
+    }
+
+    fn own_share(&self, state: &State) -> Option<Share> {
+        match &state.body {
+            Body::Counter(shares) => shares.iter().rfind(|share| share.origin == self.origin()).copied(),
+            _ => None,
+        }
+    }
+}
+
+#[test]
+fn random_histories_of_forks_and_lost_hosts_end_exact() {
+    expect_none_wrong(500, false);
+}
+
+#[test]
+fn after_random_histories_with_deletes_and_sets_all_copies_agree() {
+    expect_none_wrong(500, true);
+}
+
+fn expect_none_wrong(seeds: u64, with_ends: bool) {
+    let wrong: Vec<(u64, String)> =
+        (0..seeds).filter_map(|seed| history(seed, with_ends).err().map(|error| (seed, error))).collect();
+    assert!(wrong.is_empty(), "{} wrong, first {:?}", wrong.len(), &wrong[..wrong.len().min(5)]);
+}
