@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
@@ -18,6 +18,9 @@ use crate::wire::message::{Request, Response};
 
 /// Timeouts in a row that open a member's breaker.
 const TIMEOUTS_TO_OPEN: u32 = 3;
+
+/// Time between two lines about the breaker of one member.
+const WARN_EVERY: Duration = Duration::from_secs(10);
 
 /// Why [`Peers::ask`] has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +38,9 @@ pub enum NoAnswer {
 pub enum PeerEvent {
     /// The connection stands (again).
     Up,
-    /// The connection is gone or could not be made.
+    /// The connection is gone.
+    Lost,
+    /// It could not be made.
     Down,
 }
 
@@ -54,6 +59,8 @@ struct Inner {
     view: Arc<View>,
     /// By node id: its index in the table.
     indices: HashMap<String, u16>,
+    /// When an open breaker was last logged.
+    warned: HashMap<String, Instant>,
     /// By index: the generation it leads to, and the link.
     links: HashMap<u16, (u64, Arc<Link>)>,
 }
@@ -72,7 +79,7 @@ impl Peers {
             hello,
             limits,
             events,
-            inner: Mutex::new(Inner { view, indices: HashMap::new(), links: HashMap::new() }),
+            inner: Mutex::new(Inner { view, indices: HashMap::new(), warned: HashMap::new(), links: HashMap::new() }),
             changed: Notify::new(),
         }
     }
@@ -108,6 +115,7 @@ impl Peers {
             inner.links.insert(*index, link);
         }
         inner.indices = indices;
+        inner.warned.retain(|node_id, _| view.member(node_id).is_some());
         inner.view = view;
         drop(inner);
         self.changed.notify_waiters();
@@ -122,9 +130,9 @@ impl Peers {
             while let Some(news) = link_news.recv().await {
                 let event = match news {
                     LinkEvent::Up { .. } => PeerEvent::Up,
-                    LinkEvent::Down { reason, .. } => {
-                        tracing::debug!(peer = %node_id, reason = %reason, "data plane connection down");
-                        PeerEvent::Down
+                    LinkEvent::Down { reason, was_up } => {
+                        tracing::debug!(peer = %node_id, reason = %reason, was_up, "no connection");
+                        if was_up { PeerEvent::Lost } else { PeerEvent::Down }
                     }
                     LinkEvent::Refused { reason, .. } => {
                         tracing::warn!(peer = %node_id, reason = %reason, "peer refused the data plane connection");
@@ -192,11 +200,31 @@ impl Peers {
     /// A call to the member at `index` had no answer in time.
     pub fn timed_out(&self, index: u16) {
         let cell = self.table().member(index);
-        if cell.timeouts_in_a_row.fetch_add(1, Ordering::Relaxed) + 1 >= TIMEOUTS_TO_OPEN
-            && cell.breaker_open.swap(1, Ordering::Relaxed) == 0
-        {
-            let peer = cell.node_id.get();
-            tracing::warn!(peer, "no answer three times in a row: its keys are counted locally (degraded)");
+        if cell.timeouts_in_a_row.fetch_add(1, Ordering::Relaxed) + 1 >= TIMEOUTS_TO_OPEN {
+            self.open(cell, "did not answer in time, three times in a row");
+        }
+    }
+
+    /// The connection to `node_id` was lost, or cannot be made.
+    pub fn no_connection(&self, node_id: &str) {
+        if let Some(cell) = self.cell(node_id) {
+            self.open(cell, "has no connection");
+        }
+    }
+
+    /// Opens a breaker, and says so unless that was said a moment ago.
+    fn open(&self, cell: &MemberCell, why: &str) {
+        if cell.breaker_open.swap(1, Ordering::Relaxed) != 0 {
+            return;
+        }
+        let peer = cell.node_id.get();
+        let mut inner = self.inner.lock();
+        let warned = inner.warned.insert(peer.clone(), Instant::now());
+        if warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
+            tracing::warn!(
+                peer,
+                "{why}: until it answers, or another owner takes over, its keys count here (degraded)"
+            );
         }
     }
 
@@ -205,13 +233,6 @@ impl Peers {
         let cell = self.table().member(index);
         if cell.timeouts_in_a_row.load(Ordering::Relaxed) != 0 {
             cell.timeouts_in_a_row.store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// Opens the breaker of `node_id`.
-    pub fn open_breaker(&self, node_id: &str) {
-        if let Some(cell) = self.cell(node_id) {
-            cell.breaker_open.store(1, Ordering::Relaxed);
         }
     }
 

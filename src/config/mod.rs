@@ -63,6 +63,16 @@ pub struct HostPort {
     pub port: u16,
 }
 
+impl std::fmt::Display for HostPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
 /// All settings. Times are milliseconds unless the name says otherwise, sizes are bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {

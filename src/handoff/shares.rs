@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -20,6 +20,12 @@ const SHARES_MAX: usize = 512;
 /// Deadline of one request.
 const SHARE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Pause after an attempt that found no owner.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Pause after an attempt that an owner could not take.
+const LONG_PAUSE: Duration = Duration::from_secs(1);
+
 /// Sends shares home.
 pub struct Homeward {
     store: Store,
@@ -29,8 +35,8 @@ pub struct Homeward {
 
 #[derive(Default)]
 struct Inner {
-    /// Keys whose share has nowhere to go yet.
-    parked: HashSet<KeyBuf>,
+    /// Keys whose share has nowhere to go yet, and when to try again at the earliest.
+    parked: HashMap<KeyBuf, Instant>,
     /// Shares on their way.
     sent: u64,
 }
@@ -50,7 +56,7 @@ impl Homeward {
             }
             match self.reachable_owner(&copy.key) {
                 Some(owner) => by_owner.entry(owner).or_default().push(copy),
-                None => self.park(copy.key),
+                None => self.park(copy.key, Duration::ZERO),
             }
         }
         for (owner, mut copies) in by_owner {
@@ -69,7 +75,9 @@ impl Homeward {
     pub fn retry(&self) {
         let ready: Vec<KeyBuf> = {
             let mut inner = self.inner.lock();
-            let ready: Vec<KeyBuf> = inner.parked.iter().filter(|key| self.has_route(key)).cloned().collect();
+            let now = Instant::now();
+            let due = inner.parked.iter().filter(|(key, at)| **at <= now && self.has_route(key));
+            let ready: Vec<KeyBuf> = due.map(|(key, _)| key.clone()).collect();
             for key in &ready {
                 inner.parked.remove(key);
             }
@@ -87,8 +95,8 @@ impl Homeward {
         inner.parked.is_empty() && inner.sent == 0
     }
 
-    fn park(&self, key: KeyBuf) {
-        self.inner.lock().parked.insert(key);
+    fn park(&self, key: KeyBuf, pause: Duration) {
+        self.inner.lock().parked.insert(key, Instant::now() + pause);
     }
 
     fn publish(&self) {
@@ -128,7 +136,7 @@ impl Homeward {
                     self.settle(copy, result);
                 }
             }
-            _ => copies.into_iter().for_each(|copy| self.park(copy.key)),
+            _ => copies.into_iter().for_each(|copy| self.park(copy.key, PAUSE)),
         }
         self.inner.lock().sent -= count;
         self.publish();
@@ -141,7 +149,8 @@ impl Homeward {
             Homecoming::Ended(Some(state)) => {
                 self.store.apply_copy(&Copy { key: sent.key, state }, true);
             }
-            Homecoming::Ended(None) | Homecoming::NotOwner | Homecoming::Full => self.park(sent.key),
+            Homecoming::NotOwner => self.park(sent.key, PAUSE),
+            Homecoming::Ended(None) | Homecoming::Full => self.park(sent.key, LONG_PAUSE),
         }
     }
 

@@ -34,6 +34,9 @@ const FLUSH_TIMEOUT: Duration = Duration::from_millis(300);
 /// How long a member that does not answer claims may hold a takeover up.
 const PATIENCE: Duration = Duration::from_millis(1_000);
 
+/// Time between two looks at every slot when nothing has changed.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
 /// Deadline of an announcement.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -58,6 +61,9 @@ struct Inner {
     gone: HashMap<String, u64>,
     /// Slots that both we and another node own.
     contested: BTreeSet<u16>,
+    /// Something has changed since the slots were last looked at, and when that was.
+    stale: bool,
+    looked: Instant,
     /// Nodes that an announcement did not reach.
     untold: HashSet<String>,
     /// Since when claims meet silence.
@@ -82,6 +88,8 @@ impl Ownership {
             eligible: Vec::new(),
             gone: HashMap::new(),
             contested: BTreeSet::new(),
+            stale: true,
+            looked: Instant::now(),
             untold: HashSet::new(),
             silent_since: None,
             reminded: Instant::now(),
@@ -97,6 +105,7 @@ impl Ownership {
         }
         inner.gone.retain(|node_id, _| view.member(node_id).is_none());
         inner.untold.retain(|node_id| view.member(node_id).is_some());
+        inner.stale = true;
         let eligible: Vec<String> = view.owners_eligible().iter().map(|member| member.node_id.clone()).collect();
         if eligible != inner.eligible || inner.placement.is_none() {
             inner.placement = Some(Placement::compute(&eligible));
@@ -133,30 +142,44 @@ impl Ownership {
 
     /// Claims what this node should own and does not, and reminds others of what they should claim from it.
     pub async fn tick(self: &Arc<Self>) {
-        if !self.claiming.swap(true, Ordering::AcqRel) {
-            self.acquire().await;
+        // Looking at every slot is for when something has changed, and now and then.
+        let due = {
+            let inner = self.inner.lock();
+            inner.stale || inner.looked.elapsed() >= LOOK_EVERY
+        };
+        if due && !self.claiming.swap(true, Ordering::AcqRel) {
+            {
+                let mut inner = self.inner.lock();
+                (inner.stale, inner.looked) = (false, Instant::now());
+            }
+            let settled = self.acquire().await;
+            self.inner.lock().stale |= !settled;
             self.claiming.store(false, Ordering::Release);
         }
         self.remind();
         self.retell();
     }
 
-    async fn acquire(self: &Arc<Self>) {
+    /// `false`: there is more to do, or one of those asked has to be asked again.
+    async fn acquire(self: &Arc<Self>) -> bool {
         let view = self.peers.view();
         let me = view.me().node_id.clone();
         let slots = self.to_claim(&me);
         if slots.is_empty() {
-            self.inner.lock().silent_since = None;
-            return;
+            let now_ms = self.store.clock().now_ms();
+            let mut inner = self.inner.lock();
+            inner.silent_since = None;
+            inner.gone.retain(|_, heard_ms| now_ms < *heard_ms + LEASE_MS);
+            return inner.gone.is_empty();
         }
         let ranges = ranges_of(&slots);
-        let Some(claimed) = self.claim_from_all(&view, &ranges).await else { return };
+        let Some(claimed) = self.claim_from_all(&view, &ranges).await else { return false };
         let orphans = claimed.released < slots.len();
         if orphans && !self.collect_copies(&claimed.answered, &ranges).await {
-            return;
+            return false;
         }
         let table = self.peers.table();
-        let Some(index) = table.self_index() else { return };
+        let Some(index) = table.self_index() else { return false };
         // The view may have changed meanwhile, and another node may have claimed what it now should own.
         let still_wanted = |slot: &u16| Self::wanted(&self.inner.lock(), *slot) == Some(me.as_str());
         let slots: Vec<u16> = slots.into_iter().filter(still_wanted).collect();
@@ -176,16 +199,18 @@ impl Ownership {
             self.announce(&member.node_id, &ranges, term);
         }
         // A copy may have been made from the owner before while the slots were moving, or from nobody: all get all.
-        self.settle(&slots, term);
         self.peers.changed.notify_waiters();
+        self.settle(&slots, term).await;
+        false
     }
 
     /// The entries of slots taken over: this host's shares in them are home now, and everyone gets all of them.
-    fn settle(&self, slots: &[u16], term: u64) {
+    async fn settle(&self, slots: &[u16], term: u64) {
         self.visit(slots, |copy| {
             self.store.settle_own(copy.key.as_key(), term);
             self.store.mark_dirty(copy.key.as_key());
-        });
+        })
+        .await;
     }
 
     /// The slots to claim. Those whose owner is gone, but whose lease may still run, are left out.
@@ -261,7 +286,7 @@ impl Ownership {
     }
 
     /// Visits the entries of `slots`.
-    fn visit(&self, slots: &[u16], mut visit: impl FnMut(&Copy)) {
+    async fn visit(&self, slots: &[u16], mut visit: impl FnMut(&Copy)) {
         let wanted: HashSet<u16> = slots.iter().copied().collect();
         let mut cursor = Some(0);
         while let Some(from) = cursor {
@@ -269,6 +294,8 @@ impl Ownership {
                 self.store.scan(from, 256 * 1024, &|key| wanted.contains(&crate::placement::slot(key.name)));
             copies.iter().for_each(&mut visit);
             cursor = next;
+            // Everything else of the node runs on this thread, too.
+            tokio::task::yield_now().await;
         }
     }
 
@@ -331,7 +358,7 @@ impl Ownership {
     }
 
     /// `peer` owns the slots since `term`.
-    pub fn take_announcement(&self, peer: &Peer, ranges: &[SlotRange], term: u64) -> Response {
+    pub fn take_announcement(self: &Arc<Self>, peer: &Peer, ranges: &[SlotRange], term: u64) -> Response {
         if self.peers.table().index_of(&peer.node_id).is_none() {
             return Response::Error("not in the view yet: tell me later".to_string());
         }
@@ -356,13 +383,18 @@ impl Ownership {
         if !superseded.is_empty() {
             // We did not know that we had been replaced: what we counted meanwhile goes home.
             tracing::warn!(peer = %peer.node_id, slots = superseded.len(), "another node took over slots of ours");
-            let origin = self.store.segment().origin();
-            self.visit(&superseded, |copy| {
-                if has_share_of(copy, origin) {
-                    self.store.mark_dirty(copy.key.as_key());
-                }
+            let ownership = self.clone();
+            tokio::spawn(async move {
+                let origin = ownership.store.segment().origin();
+                let mark = |copy: &Copy| {
+                    if has_share_of(copy, origin) {
+                        ownership.store.mark_dirty(copy.key.as_key());
+                    }
+                };
+                ownership.visit(&superseded, mark).await;
             });
         }
+        self.inner.lock().stale = true;
         self.peers.changed.notify_waiters();
         Response::Done
     }

@@ -10,16 +10,17 @@ use parking_lot::Mutex;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, watch};
 
+use super::parts::{Node, now_ms};
 use super::serve::{HostHandler, PeerHandler};
-use super::timers::{self, Tempo};
+use super::timers;
 use super::{Job, Start};
-use crate::cluster::{self, Gossip, GossipConfig, Me, Membership, Phase, View, names_others};
-use crate::config::Config;
+use crate::cluster::{self, Gossip, GossipConfig, Me, Membership, Phase, names_others};
+use crate::config::{Config, Runtime, SocketName};
 use crate::dataplane::{Limits, server};
 use crate::error::SetupError;
 use crate::handoff::shares::Homeward;
 use crate::handoff::slots::Ownership;
-use crate::peers::{PeerEvent, Peers};
+use crate::peers::Peers;
 use crate::replicator::Replicator;
 use crate::router::Router;
 use crate::segment::Segment;
@@ -33,23 +34,6 @@ const BIND_RETRY: Duration = Duration::from_millis(500);
 /// Gossip rounds in which the cluster hears of a departure.
 const ROUNDS_TO_SAY_GOODBYE: u32 = 2;
 
-/// Everything a running node consists of.
-pub(super) struct Node {
-    pub(super) config: Config,
-    pub(super) segment: Arc<Segment>,
-    pub(super) store: Store,
-    pub(super) peers: Arc<Peers>,
-    pub(super) router: Arc<Router>,
-    pub(super) replicator: Arc<Replicator>,
-    pub(super) homeward: Arc<Homeward>,
-    pub(super) ownership: Arc<Ownership>,
-    pub(super) membership: Mutex<Membership>,
-    /// The node hands over what it has.
-    pub(super) leaving: watch::Sender<bool>,
-    /// The node takes no more calls.
-    pub(super) closing: AtomicBool,
-}
-
 /// The sockets of a node.
 struct Ports {
     listen: SocketAddr,
@@ -60,6 +44,12 @@ struct Ports {
 /// Lives until a [`Job::Stop`].
 pub(super) async fn live(start: Start) {
     let Start { config, client, node_id, segment, jobs, bell, .. } = start;
+    if config.runtime == Runtime::Process {
+        tracing::warn!("ephpm_kv.runtime=process is not built yet: the node is a thread of this process");
+    }
+    if config.socket != SocketName::Auto {
+        tracing::warn!("ephpm_kv.socket is not used yet: the processes of a segment meet on a socket named after it");
+    }
     // SAFETY: the bell is open in this thread's descriptor table for as long as the node runs.
     let bell = unsafe { BorrowedFd::borrow_raw(bell) };
     // A duplicate, so that closing it is this thread's business alone.
@@ -103,7 +93,7 @@ pub(super) async fn live(start: Start) {
         token: segment.token(),
     });
     let mut membership = Membership::new(me, names_others(&config.join, ports.listen, address));
-    let view = membership.view(timers::now_ms());
+    let view = membership.view(now_ms());
     let (events, news) = mpsc::unbounded_channel();
     let limits = Limits::new(config.value_max);
     let peers = Arc::new(Peers::new(segment.clone(), hello.clone(), limits, view.clone(), events));
@@ -285,45 +275,5 @@ async fn ring(bell: &AsyncFd<OwnedFd>) {
     if let Ok(mut ready) = bell.readable().await {
         let _ = rustix::io::read(bell.get_ref(), &mut [0_u8; 8]);
         ready.clear_ready();
-    }
-}
-
-impl Node {
-    /// Ends every window of `namespace` at every owner; `false`: one was out of reach.
-    pub(super) async fn flush_everywhere(self: &Arc<Self>, namespace: Vec<u8>, deadline: Instant) -> bool {
-        use crate::wire::message::{Request, Response};
-        let timeout = deadline.saturating_duration_since(Instant::now());
-        self.homeward.flush_owned(&namespace);
-        let view: Arc<View> = self.peers.view();
-        let mut asked = tokio::task::JoinSet::new();
-        for member in view.members.iter().filter(|member| !member.is_me && !member.client) {
-            let (peers, node_id) = (self.peers.clone(), member.node_id.clone());
-            let request = Request::Flush { namespace: namespace.clone().into() };
-            asked.spawn(async move { matches!(peers.ask(&node_id, request, timeout).await, Ok(Response::Done)) });
-        }
-        let mut all = view.joined && view.quorum;
-        while let Some(done) = asked.join_next().await {
-            all &= done.unwrap_or(false);
-        }
-        all
-    }
-
-    /// News of the link to `node_id`.
-    pub(super) async fn link_news(self: &Arc<Self>, node_id: String, event: PeerEvent) {
-        match event {
-            PeerEvent::Up => {
-                self.replicator.link_up(&node_id);
-                self.ownership.link_up(&node_id);
-                if self.peers.ping(&node_id, Duration::from_millis(500)).await {
-                    self.membership.lock().ping(&node_id, true, timers::now_ms());
-                }
-            }
-            PeerEvent::Down => self.peers.open_breaker(&node_id),
-        }
-    }
-
-    /// How often things happen.
-    pub(super) fn tempo(&self) -> Tempo {
-        Tempo::of(&self.config)
     }
 }

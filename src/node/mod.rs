@@ -2,6 +2,7 @@
 
 mod life;
 mod log;
+mod parts;
 mod serve;
 mod timers;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::life::Node;
+use super::parts::Node;
 use crate::dataplane::{Answer, Handler, Peer};
 use crate::wire::message::{Request, Response};
 

@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-use super::life::Node;
-use crate::cluster::{Gossip, Phase, View};
+use super::parts::{Node, now_ms};
+use crate::cluster::{Gossip, Member, Phase, View};
 use crate::config::Config;
 use crate::handoff::slots::LEASE_MS;
 use crate::peers::PeerEvent;
@@ -18,6 +18,9 @@ use crate::segment::table::{NodeState, Owner, SLOTS};
 
 /// Deadline of the ping that confirms or refutes a death.
 const PING_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// How long seeds may be silent before a line says so, in milliseconds.
+const SILENCE_TO_WARN_MS: u64 = 2_000;
 
 /// How long a node that has become a member waits for slots to move before it calls itself ready, in milliseconds.
 const MOVES_PATIENCE_MS: u64 = 2_000;
@@ -32,7 +35,7 @@ const SWEEP_STEP_MIN: usize = 512;
 const SWEEPS_PER_SECOND: u64 = 10;
 
 /// How often things happen.
-pub(super) struct Tempo {
+struct Tempo {
     replicate: Duration,
     membership: Duration,
     settle_ms: u64,
@@ -40,7 +43,7 @@ pub(super) struct Tempo {
 }
 
 impl Tempo {
-    pub(super) fn of(config: &Config) -> Self {
+    fn of(config: &Config) -> Self {
         let gossip = config.gossip_interval_ms;
         Self {
             replicate: Duration::from_millis(config.replicate_ms),
@@ -49,11 +52,6 @@ impl Tempo {
             sweep_interval_s: config.sweep_interval_s,
         }
     }
-}
-
-/// Coarse monotonic milliseconds.
-pub(super) fn now_ms() -> u64 {
-    crate::clock::Clock::System.now_ms()
 }
 
 fn every(period: Duration) -> tokio::time::Interval {
@@ -72,7 +70,7 @@ pub(super) async fn follow_links(node: Arc<Node>, mut news: mpsc::UnboundedRecei
 
 /// Sends what changed, every `replicate_ms`.
 pub(super) async fn replicate(node: Arc<Node>) {
-    let mut tick = every(node.tempo().replicate);
+    let mut tick = every(Tempo::of(&node.config).replicate);
     loop {
         tick.tick().await;
         let foreign = node.replicator.tick();
@@ -98,7 +96,7 @@ pub(super) async fn keep_slots(node: Arc<Node>) {
 /// Sweeps the store, closes breakers, and finds what a killed process left unmarked.
 pub(super) async fn housekeep(node: Arc<Node>) {
     let mut tick = every(Duration::from_millis(1_000 / SWEEPS_PER_SECOND));
-    let steps = node.tempo().sweep_interval_s.max(1) * SWEEPS_PER_SECOND;
+    let steps = Tempo::of(&node.config).sweep_interval_s.max(1) * SWEEPS_PER_SECOND;
     let mut round: u64 = 0;
     loop {
         tick.tick().await;
@@ -124,11 +122,13 @@ pub(super) async fn housekeep(node: Arc<Node>) {
 /// Follows gossip, confirms deaths, publishes views, becomes ready, renews the lease.
 pub(super) async fn follow_membership(node: Arc<Node>, gossip: Arc<Gossip>) {
     let mut snapshots = gossip.watch();
-    let tempo = node.tempo();
+    let tempo = Tempo::of(&node.config);
     let mut tick = every(tempo.membership);
     let mut before = node.peers.view();
     let mut settled_since = now_ms();
-    let mut member_since = now_ms();
+    let started = now_ms();
+    let mut warned = false;
+    let mut member_since = started;
     let mut look_for_lost_at = 0;
     // Suspects with a ping under way.
     let asking = Arc::new(Mutex::new(HashSet::new()));
@@ -185,6 +185,12 @@ pub(super) async fn follow_membership(node: Arc<Node>, gossip: Arc<Gossip>) {
         if view.me().phase != Phase::Ready {
             member_since = now;
         }
+        if !view.joined && view.refused.is_none() && now - started >= SILENCE_TO_WARN_MS && !warned {
+            warned = true;
+            let seeds: Vec<String> = node.config.join.iter().map(ToString::to_string).collect();
+            tracing::warn!(join = seeds.join(","), "no node of ephpm_kv.join answers: counting alone (degraded)");
+        }
+        warned &= !view.joined;
         publish(&node, &view, now, now - member_since);
     }
 }
@@ -206,15 +212,25 @@ fn names(view: &View) -> Vec<(&str, u64)> {
     view.members.iter().map(|member| (member.node_id.as_str(), member.generation)).collect()
 }
 
+/// Names the members that a joining node waits for.
+fn behind(node: &Node, view: &View) -> String {
+    let waits_for: Vec<&str> = awaited(node, view).map(|member| member.node_id.as_str()).collect();
+    if waits_for.is_empty() { String::new() } else { format!(": waiting for {}", waits_for.join(", ")) }
+}
+
+/// The ready members whose entries this node does not have yet, or that it cannot call.
+fn awaited<'v>(node: &Node, view: &'v View) -> impl Iterator<Item = &'v Member> {
+    let lacks = |member: &&Member| {
+        node.replicator.synced_to(&member.node_id, member.generation).is_none()
+            || !node.peers.is_reachable(&member.node_id)
+    };
+    let others = view.members.iter().filter(|member| !member.is_me && member.phase == Phase::Ready && !member.client);
+    others.filter(lacks)
+}
+
 /// A joining node is ready once it has met the cluster and holds what the ready members own.
 fn may_be_ready(node: &Node, view: &View, settled_for_ms: u64) -> bool {
-    let others = view.members.iter().filter(|member| !member.is_me);
-    view.joined
-        && settled_for_ms >= node.tempo().settle_ms
-        && others.filter(|member| member.phase == Phase::Ready && !member.client).all(|member| {
-            node.replicator.synced_to(&member.node_id, member.generation).is_some()
-                && node.peers.is_reachable(&member.node_id)
-        })
+    view.joined && settled_for_ms >= Tempo::of(&node.config).settle_ms && awaited(node, view).next().is_none()
 }
 
 fn publish(node: &Node, view: &View, now: u64, member_for_ms: u64) {
@@ -230,7 +246,7 @@ fn publish(node: &Node, view: &View, now: u64, member_for_ms: u64) {
         (None, false) if !view.joined => {
             (NodeState::Joining, "no node of ephpm_kv.join has answered; counting alone (degraded)".to_string())
         }
-        (None, false) => (NodeState::Joining, "catching up with the cluster".to_string()),
+        (None, false) => (NodeState::Joining, format!("catching up with the cluster{}", behind(node, view))),
         (None, true) if !view.quorum => {
             (NodeState::Ready, "less than half of the members can be seen; answers are degraded".to_string())
         }
@@ -239,6 +255,7 @@ fn publish(node: &Node, view: &View, now: u64, member_for_ms: u64) {
     if table.state() != state || table.reason.get() != reason {
         match state {
             NodeState::Ready if reason.is_empty() => tracing::info!("ready"),
+            NodeState::Joining => tracing::info!("{reason}"),
             _ => tracing::warn!("{reason}"),
         }
         table.set_state(state, &reason);

@@ -31,7 +31,9 @@ impl Router {
             self.peers.table().unresolved.fetch_add(amount, Ordering::Relaxed);
             tokio::spawn(async move {
                 router.clone().resolve(call, pending, asked_at).await;
-                router.peers.table().unresolved.fetch_sub(amount, Ordering::Relaxed);
+                // The node may have given up meanwhile.
+                let open = &router.peers.table().unresolved;
+                let _ = open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |sum| sum.checked_sub(amount));
             });
         }
         reply

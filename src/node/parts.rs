@@ -1,0 +1,75 @@
+//! What a running node consists of.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::cluster::{Membership, View};
+use crate::config::Config;
+use crate::handoff::shares::Homeward;
+use crate::handoff::slots::Ownership;
+use crate::peers::{PeerEvent, Peers};
+use crate::replicator::Replicator;
+use crate::router::Router;
+use crate::segment::Segment;
+use crate::store::Store;
+use crate::wire::message::{Request, Response};
+
+/// The parts, for the tasks and handlers that work on them.
+pub(super) struct Node {
+    pub(super) config: Config,
+    pub(super) segment: Arc<Segment>,
+    pub(super) store: Store,
+    pub(super) peers: Arc<Peers>,
+    pub(super) router: Arc<Router>,
+    pub(super) replicator: Arc<Replicator>,
+    pub(super) homeward: Arc<Homeward>,
+    pub(super) ownership: Arc<Ownership>,
+    pub(super) membership: Mutex<Membership>,
+    /// The node hands over what it has.
+    pub(super) leaving: watch::Sender<bool>,
+    /// The node takes no more calls.
+    pub(super) closing: AtomicBool,
+}
+
+/// Coarse monotonic milliseconds.
+pub(super) fn now_ms() -> u64 {
+    crate::clock::Clock::System.now_ms()
+}
+
+impl Node {
+    /// Ends every window of `namespace` at every owner; `false`: one was out of reach.
+    pub(super) async fn flush_everywhere(self: &Arc<Self>, namespace: Vec<u8>, deadline: Instant) -> bool {
+        let timeout = deadline.saturating_duration_since(Instant::now());
+        self.homeward.flush_owned(&namespace);
+        let view: Arc<View> = self.peers.view();
+        let mut asked = tokio::task::JoinSet::new();
+        for member in view.members.iter().filter(|member| !member.is_me && !member.client) {
+            let (peers, node_id) = (self.peers.clone(), member.node_id.clone());
+            let request = Request::Flush { namespace: namespace.clone().into() };
+            asked.spawn(async move { matches!(peers.ask(&node_id, request, timeout).await, Ok(Response::Done)) });
+        }
+        let mut all = view.joined && view.quorum;
+        while let Some(done) = asked.join_next().await {
+            all &= done.unwrap_or(false);
+        }
+        all
+    }
+
+    /// News of the link to `node_id`.
+    pub(super) async fn link_news(self: &Arc<Self>, node_id: String, event: PeerEvent) {
+        match event {
+            PeerEvent::Up => {
+                self.replicator.link_up(&node_id);
+                self.ownership.link_up(&node_id);
+                if self.peers.ping(&node_id, Duration::from_millis(500)).await {
+                    self.membership.lock().ping(&node_id, true, now_ms());
+                }
+            }
+            PeerEvent::Lost | PeerEvent::Down => self.peers.no_connection(&node_id),
+        }
+    }
+}
