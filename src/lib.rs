@@ -2,7 +2,7 @@
 //!
 //! Layers, each importing only what stands below it (`tests/layers.rs` holds the code to this):
 //! `php` > `bridge` > `node` > `router`, `handoff` > `replicator` > `peers` > `cluster`, `dataplane` >
-//! `segment`, `store`, `placement`, `wire` > `record`, `error`, `clock`, `config`, `metrics`.
+//! `segment`, `store`, `placement`, `wire` > `record`, `error`, `clock`, `quiet`, `config`, `metrics`.
 
 pub mod bridge;
 pub mod clock;
@@ -16,6 +16,7 @@ pub mod node;
 pub mod peers;
 pub mod php;
 pub mod placement;
+pub mod quiet;
 pub mod record;
 pub mod replicator;
 pub mod router;

@@ -162,7 +162,8 @@ impl Peers {
 
     /// Whether calls to `node_id` are sent: its link stands and its breaker is closed.
     pub fn is_reachable(&self, node_id: &str) -> bool {
-        self.is_up(node_id) && self.cell(node_id).is_some_and(|cell| cell.breaker_open.load(Ordering::Relaxed) == 0)
+        let Some(index) = self.index_of(node_id) else { return false };
+        self.is_up(node_id) && self.table().member(index).breaker_open.load(Ordering::Relaxed) == 0
     }
 
     /// Sends `request` to `node_id` without waiting.
@@ -258,10 +259,9 @@ impl Peers {
         }
     }
 
-    /// Publishes the owner of `slot` if `term` is news; returns whether it was.
-    pub fn learn_owner(&self, slot: u16, node_id: &str, term: u64) -> bool {
+    /// Publishes the member at `index` as the owner of `slot` if `term` is news; returns whether it was.
+    pub fn learn_owner(&self, slot: u16, index: u16, term: u64) -> bool {
         let table = self.table();
-        let Some(index) = table.index_of(node_id) else { return false };
         if term <= table.term(slot) && table.owner(slot) != Owner::Nobody {
             return false;
         }
@@ -284,10 +284,10 @@ impl Inner {
     }
 }
 
-/// Writes `member` to its cell, taking a free one (or one of a node no longer in the view) when it has none.
+/// Writes `member` to its cell, taking a free one (or one of a node that is gone and owns nothing) when it has none.
 fn publish(table: &Table, member: &Member) -> Option<u16> {
     let known = table.index_of(&member.node_id);
-    let index = known.or_else(|| free_cell(table, 0)).or_else(|| free_cell(table, 2));
+    let index = known.or_else(|| table.free_cell());
     let Some(index) = index else {
         tracing::error!(peer = %member.node_id, max = MEMBERS_MAX, "more members than the table holds: not a member here");
         return None;
@@ -309,8 +309,4 @@ fn publish(table: &Table, member: &Member) -> Option<u16> {
         table.set_self_index(Some(index));
     }
     Some(index)
-}
-
-fn free_cell(table: &Table, presence: u32) -> Option<u16> {
-    table.members.iter().position(|cell| cell.presence.load(Ordering::Acquire) == presence).map(|index| index as u16)
 }

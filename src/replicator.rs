@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use crate::dataplane::Peer;
 use crate::peers::Peers;
 use crate::placement;
+use crate::quiet::Quiet;
 use crate::record::{Body, Copy};
 use crate::segment::table::Owner;
 use crate::store::{Applied, Drained, Joined, Store};
@@ -34,6 +35,20 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time between two attempts to pull.
 const PULL_RETRY: Duration = Duration::from_millis(100);
 
+/// Time between two attempts to pull into a segment that was full.
+const NO_ROOM_RETRY: Duration = Duration::from_secs(2);
+
+/// What a pull came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pulled {
+    /// Every page was taken.
+    All,
+    /// The peer stopped answering.
+    Interrupted,
+    /// Every page came, but not everything found room.
+    NoRoom,
+}
+
 /// Sends this host's changes to its peers and takes theirs.
 pub struct Replicator {
     store: Store,
@@ -47,6 +62,8 @@ struct Inner {
     position: u64,
     receivers: HashMap<String, Receiver>,
     senders: HashMap<String, Sender>,
+    full_told: Quiet,
+    no_room_told: Quiet,
 }
 
 /// A peer that takes our batches.
@@ -92,28 +109,37 @@ impl Replicator {
         receiver.behind = true;
     }
 
-    /// Sends what changed; returns the entries that are not this host's to replicate (its shares of others' keys).
-    pub fn tick(self: &Arc<Self>) -> Vec<Copy> {
+    /// Sends some of what changed; returns the entries that are not this host's to replicate (its shares of others'
+    /// keys), and whether there is more.
+    pub fn tick(self: &Arc<Self>) -> (Vec<Copy>, bool) {
         let mut foreign = Vec::new();
-        loop {
-            let mut drained = Drained::default();
-            self.store.drain(DRAIN_MAX, &mut drained);
-            if drained.copies.is_empty() && drained.applied.is_empty() {
-                break;
-            }
-            let more = drained.copies.len() >= DRAIN_MAX;
+        let mut drained = Drained::default();
+        self.store.drain(DRAIN_MAX, &mut drained);
+        let more = drained.copies.len() >= DRAIN_MAX;
+        if !drained.copies.is_empty() || !drained.applied.is_empty() {
             let mut own = Vec::with_capacity(drained.copies.len());
             for item in drained.copies {
                 let slot = placement::slot(item.copy.key.as_key().name);
                 if self.owns(slot) { own.push(item.copy) } else { foreign.push(item.copy) }
             }
             self.send(own, drained.applied);
-            if !more {
-                break;
-            }
         }
         self.nudge();
         self.publish_lag();
+        (foreign, more)
+    }
+
+    /// Sends everything that had changed before; processes that go on changing things do not keep it for ever.
+    async fn drain_all(self: &Arc<Self>) -> Vec<Copy> {
+        let (mut foreign, mut more) = self.tick();
+        // At worst one pass over the entries is under way; the next one sees all.
+        let mut rounds = 2 * (self.store.stats().entries as usize / DRAIN_MAX) + 4;
+        while more && rounds > 0 {
+            tokio::task::yield_now().await;
+            let (some, again) = self.tick();
+            foreign.extend(some);
+            (more, rounds) = (again, rounds - 1);
+        }
         foreign
     }
 
@@ -190,7 +216,8 @@ impl Replicator {
         tokio::spawn(async move {
             let acked = match in_flight.reply.await {
                 Ok(Ok(Response::Acked { full, .. })) => {
-                    if full > 0 {
+                    let mut inner = replicator.inner.lock();
+                    if full > 0 && inner.full_told.due() {
                         tracing::warn!(peer = %node_id, copies = full, "peer has no room for copies (ephpm_kv.memory)");
                     }
                     true
@@ -218,7 +245,7 @@ impl Replicator {
     /// it lacks batches after `synced_to`, up to which it says to have everything. The second part of the answer is
     /// what [`Replicator::tick`] returns.
     pub async fn flush_to(self: &Arc<Self>, node_id: &str, synced_to: u64, timeout: Duration) -> (bool, Vec<Copy>) {
-        let foreign = self.tick();
+        let foreign = self.drain_all().await;
         let deadline = Instant::now() + timeout;
         let done = async {
             loop {
@@ -259,7 +286,8 @@ impl Replicator {
         let repeats = batch.copies.is_empty() && batch.applied.is_empty();
         let expected = if repeats { sender.next.saturating_sub(1) } else { sender.next };
         // What a sender holds when it is first met came by no batch.
-        let gap = !known || batch.position != expected;
+        // A copy that found no room is as good as missed.
+        let gap = !known || batch.position != expected || full > 0;
         sender.next = batch.position + 1;
         if gap {
             sender.synced = false;
@@ -292,16 +320,21 @@ impl Replicator {
 
     async fn pull_until_synced(self: Arc<Self>, node_id: String, generation: u64) {
         loop {
-            if let Some(sender) = self.inner.lock().senders.get_mut(&node_id) {
+            if let Some(sender) = self.inner.lock().senders.get_mut(&node_id).filter(|s| s.generation == generation) {
                 sender.gap = false;
             }
             let pulled = self.pull(&node_id, Vec::new(), true).await;
-            match self.pulled(&node_id, generation, pulled) {
+            if pulled == Pulled::NoRoom && self.inner.lock().no_room_told.due() {
+                tracing::error!(peer = %node_id, "no room for what peer owns: ephpm_kv.memory is smaller than on others");
+            }
+            match self.pulled(&node_id, generation, pulled == Pulled::All) {
                 Some(true) => {
                     tracing::info!(peer = %node_id, "caught up with peer");
                     return self.peers.changed.notify_waiters();
                 }
-                Some(false) => tokio::time::sleep(PULL_RETRY).await,
+                Some(false) => {
+                    tokio::time::sleep(if pulled == Pulled::NoRoom { NO_ROOM_RETRY } else { PULL_RETRY }).await
+                }
                 None => return,
             }
         }
@@ -317,20 +350,20 @@ impl Replicator {
         Some(synced)
     }
 
-    /// Pulls all pages of what `node_id` owns, or of `slots` whoever owns them. `false`: did not get through.
-    pub async fn pull(&self, node_id: &str, slots: Vec<SlotRange>, sender_owns: bool) -> bool {
-        let mut cursor = 0;
+    /// Pulls all pages of what `node_id` owns, or of `slots` whoever owns them.
+    pub async fn pull(&self, node_id: &str, slots: Vec<SlotRange>, sender_owns: bool) -> Pulled {
+        let (mut cursor, mut room) = (0, true);
         loop {
             let request = Request::Sync { cursor, slots: slots.clone() };
             let Ok(Response::Page { copies, next }) = self.peers.ask(node_id, request, PAGE_TIMEOUT).await else {
-                return false;
+                return Pulled::Interrupted;
             };
             for copy in &copies {
-                self.take_copy(copy, sender_owns);
+                room &= self.take_copy(copy, sender_owns);
             }
             match next {
                 Some(next) => cursor = next,
-                None => return true,
+                None => return if room { Pulled::All } else { Pulled::NoRoom },
             }
         }
     }

@@ -299,7 +299,7 @@ fn draining_hands_out_each_change_once_with_its_requests() {
     // Drained but never sent, as if the process had died: the rescan finds it.
     assert_eq!(store.rescan_dirty(), 1);
     assert_eq!(drain(100).copies.len(), 1);
-    store.settle_own(key(b"mine"), 2 << 32);
+    store.settle_own(key(b"mine"), 2 << 32, true);
     assert_eq!((store.rescan_dirty(), store.stats().pending), (0, 0));
 }
 

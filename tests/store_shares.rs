@@ -187,6 +187,21 @@ fn what_a_new_owner_ended_stays_ended_although_it_began_elsewhere() {
 }
 
 #[test]
+fn a_minority_that_took_over_does_not_undo_what_the_others_deleted() {
+    let (owner, cut_off) = (Host::new(1_000), Host::new(1_000));
+    owner.store.incr(KEY, 5, None, Standing::Owner { term: 1 << 32 }).unwrap();
+    cut_off.store.apply_copy(&owner.copy().unwrap(), true);
+    cut_off.store.settle_own(KEY, 2 << 32, false);
+    cut_off.store.incr(KEY, 1, None, Standing::Owner { term: 2 << 32 }).unwrap();
+    owner.store.del(KEY, Standing::Owner { term: 1 << 32 }).unwrap();
+    // The split heals: each takes in what the other has.
+    owner.store.apply_copy(&cut_off.copy().unwrap(), true);
+    assert_eq!(owner.text(), None);
+    cut_off.store.apply_copy(&owner.copy().unwrap(), true);
+    assert_eq!(cut_off.text(), None);
+}
+
+#[test]
 fn a_tombstone_travels_and_an_older_copy_does_not_bring_the_key_back() {
     let (a, b) = (Host::new(1_000), Host::new(1_000));
     a.store.incr(KEY, 10, None, owner(1)).unwrap();
@@ -355,7 +370,7 @@ fn history(seed: u64, with_ends: bool) -> Result<(), String> {
                 if new == i {
                     term += 1;
                     terms[i] = term;
-                    hosts[i].store.settle_own(KEY, term << 32);
+                    hosts[i].store.settle_own(KEY, term << 32, true);
                 }
             }
         } else if chance < 0.77 {
@@ -391,7 +406,7 @@ fn history(seed: u64, with_ends: bool) -> Result<(), String> {
             hosts[0].store.apply_copy(&copy, false);
         }
     }
-    hosts[0].store.settle_own(KEY, term << 32);
+    hosts[0].store.settle_own(KEY, term << 32, true);
     for _ in 0..3 {
         hosts[1..].iter().for_each(|host| deliver(host, &hosts[0], false, term));
         hosts[1..].iter().for_each(|host| deliver(&hosts[0], host, true, term));

@@ -17,7 +17,7 @@ use crate::placement;
 use crate::record::{Key, KeyBuf, Window};
 use crate::router::{amount, count_here, estimate, op_kind, path_of};
 use crate::segment::Segment;
-use crate::segment::table::{NodeState, Owner};
+use crate::segment::table::{MemberCell, NodeState, Owner};
 use crate::store::{Standing, Store, StoreOptions, Ttl, Value};
 use crate::wire::message::{Call, Op, Outcome, Reply, Request, Response};
 
@@ -185,14 +185,14 @@ impl Host {
     /// Hands the value to `f`, outside of every lock; `None`: no such key.
     pub fn get<R>(&self, key: Key<'_>, f: impl FnOnce(Value<'_>) -> R) -> Result<Option<R>, Refusal> {
         let open = self.open_host()?;
-        open.record(OpKind::Get, open.speaks());
+        open.record(OpKind::Get, open.speaks_for(key));
         open.store.read(key, f)
     }
 
     /// The remaining time to live.
     pub fn ttl(&self, key: Key<'_>) -> Result<Ttl, Refusal> {
         let open = self.open_host()?;
-        open.record(OpKind::Get, open.speaks());
+        open.record(OpKind::Get, open.speaks_for(key));
         open.store.ttl(key)
     }
 
@@ -268,6 +268,19 @@ impl Open {
         speaks
     }
 
+    /// Whether this host's copy of `key` is the cluster's word: its owner can be reached, so changes come in.
+    fn speaks_for(&self, key: Key<'_>) -> bool {
+        if !self.clustered {
+            return true;
+        }
+        let table = self.segment.table();
+        self.speaks()
+            && match table.owner(placement::slot(key.name)) {
+                Owner::Member(index) => Some(index) == table.self_index() || reachable(table.member(index)),
+                Owner::Nobody | Owner::Frozen => true,
+            }
+    }
+
     #[inline]
     fn place(&self, key: Key<'_>) -> Place {
         if !self.clustered {
@@ -280,15 +293,11 @@ impl Open {
             self.ensure_node(now);
         }
         let slot = placement::slot(key.name);
-        match table.owner(slot) {
-            Owner::Member(index) if Some(index) == table.self_index() => {
-                Place::Here(Standing::Owner { term: table.term(slot) }, speaks)
-            }
+        let (owner, term) = table.ownership(slot);
+        match owner {
+            Owner::Member(index) if Some(index) == table.self_index() => Place::Here(Standing::Owner { term }, speaks),
             Owner::Member(index) => {
-                use std::sync::atomic::Ordering::{Acquire, Relaxed};
-                let cell = table.member(index);
-                let reachable = cell.presence.load(Acquire) == 1 && cell.breaker_open.load(Relaxed) == 0;
-                if reachable && !table.node_is_silent(now) {
+                if reachable(table.member(index)) && !table.node_is_silent(now) {
                     Place::Node
                 } else {
                     Place::Here(Standing::Degraded, false)
@@ -353,6 +362,12 @@ impl Open {
         self.segment.metrics().count(pid() as usize, kind, path_of(&reply));
         reply
     }
+}
+
+/// Whether calls to a member are sent.
+fn reachable(cell: &MemberCell) -> bool {
+    use std::sync::atomic::Ordering::{Acquire, Relaxed};
+    cell.presence.load(Acquire) == 1 && cell.breaker_open.load(Relaxed) == 0
 }
 
 /// The node answers a little before its caller gives up.

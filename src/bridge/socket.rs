@@ -14,7 +14,7 @@ use crate::segment::Segment;
 use crate::wire::hello::LocalHello;
 use crate::wire::message::{Request, Response};
 
-/// Deadline of connecting: the node is on this host, or is not there.
+/// Longest time to connect: the node is on this host, or is not there.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(20);
 
 thread_local! {
@@ -65,11 +65,12 @@ impl HostSocket {
         deadline: Instant,
     ) -> Asked<Response> {
         let Ok(mut connection) = connection.try_borrow_mut() else { return Asked::NotTaken };
+        let patience = CONNECT_TIMEOUT.min(deadline.saturating_duration_since(Instant::now()));
         let usable = connection.as_ref().and_then(OfProcess::get);
         if !usable.is_some_and(|held| held.origin == self.hello.origin && !held.blocking.is_lost()) {
             // In a child this closes the child's end of the parent's connection, and takes nothing from the parent.
             *connection = None;
-            let blocking = Blocking::connect(&self.address, &self.hello, self.frame_max, CONNECT_TIMEOUT);
+            let blocking = Blocking::connect(&self.address, &self.hello, self.frame_max, patience);
             let Ok(blocking) = blocking else { return Asked::NotTaken };
             *connection = Some(OfProcess::new(Connection { origin: self.hello.origin, blocking }));
         }

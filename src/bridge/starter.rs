@@ -43,7 +43,9 @@ impl Starter {
     /// The queue to the node, if it is a thread of this process.
     pub(super) fn channel(&self) -> Option<Arc<Channel>> {
         let running = self.running.lock();
-        running.as_ref()?.get().map(|running| running.channel.clone())
+        // A thread that ended (it lost the claim to another process, say) answers nothing: the socket does.
+        let alive = running.as_ref()?.get().filter(|running| !running.thread.is_finished())?;
+        Some(alive.channel.clone())
     }
 
     /// Starts the node here unless some process of the segment runs it. Cheap when called often.

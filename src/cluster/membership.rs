@@ -272,7 +272,7 @@ impl Membership {
 
     /// Members that are gone and remembered. A ping now and then brings one back that TCP reaches and gossip does not.
     pub fn lost(&self) -> Vec<Suspect> {
-        let dead = self.known.values().filter(|known| known.standing == Standing::Dead);
+        let dead = self.known.values().filter(|known| known.standing == Standing::Dead && known.settled);
         dead.map(|known| suspect(&known.sighting)).collect()
     }
 

@@ -5,7 +5,6 @@
 
 pub mod gossip;
 pub mod membership;
-mod quiet;
 mod seeds;
 mod sighting;
 mod transport;

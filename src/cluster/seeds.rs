@@ -14,9 +14,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
-use super::quiet::Quiet;
 use super::transport::is_local;
 use crate::config::HostPort;
+use crate::quiet::Quiet;
 
 /// Between two attempts for a name that is not known yet.
 pub(super) const RETRY: Duration = Duration::from_secs(2);

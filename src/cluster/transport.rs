@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use chitchat::transport::{Socket, Transport};
 use chitchat::{ChitchatMessage, Deserializable, Serializable};
 
-use super::quiet::Quiet;
 use crate::error::SetupError;
+use crate::quiet::Quiet;
 
 /// Largest datagram in bytes, sent or accepted: what UDP over IPv4 carries.
 pub(super) const DATAGRAM_MAX: usize = 65_507;

@@ -1,6 +1,6 @@
 //! Shares that this host counted of keys that others own, sent home until an owner has acknowledged them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -17,8 +17,17 @@ use crate::wire::message::{Homecoming, Request, Response};
 /// Most shares in one request.
 const SHARES_MAX: usize = 512;
 
+/// Bytes of entries looked at in one go.
+const SCAN_BYTES: usize = 256 * 1024;
+
 /// Deadline of one request.
 const SHARE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Most keys that are listed as waiting.
+const PARKED_MAX: usize = 10_000;
+
+/// Most keys that are tried again at a time.
+const RETRY_MAX: usize = 1_000;
 
 /// Pause after an attempt that found no owner.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -35,7 +44,8 @@ pub struct Homeward {
 
 #[derive(Default)]
 struct Inner {
-    /// Keys whose share has nowhere to go yet, and when to try again at the earliest.
+    /// Keys whose share has nowhere to go yet, and when to try again at the earliest. At most [`PARKED_MAX`]: the truth
+    /// is the flag in the store, and what is not listed here is found again by its next rescan.
     parked: HashMap<KeyBuf, Instant>,
     /// Shares on their way.
     sent: u64,
@@ -77,14 +87,14 @@ impl Homeward {
             let mut inner = self.inner.lock();
             let now = Instant::now();
             let due = inner.parked.iter().filter(|(key, at)| **at <= now && self.has_route(key));
-            let ready: Vec<KeyBuf> = due.map(|(key, _)| key.clone()).collect();
+            let ready: Vec<KeyBuf> = due.map(|(key, _)| key.clone()).take(RETRY_MAX).collect();
             for key in &ready {
                 inner.parked.remove(key);
             }
             ready
         };
         for key in ready {
-            self.store.mark_dirty(key.as_key());
+            self.store.mark_pending(key.as_key());
         }
         self.publish();
     }
@@ -96,7 +106,12 @@ impl Homeward {
     }
 
     fn park(&self, key: KeyBuf, pause: Duration) {
-        self.inner.lock().parked.insert(key, Instant::now() + pause);
+        // A share that was counted as the owner is pending only from now on.
+        self.store.mark_pending(key.as_key());
+        let mut inner = self.inner.lock();
+        if inner.parked.len() < PARKED_MAX {
+            inner.parked.insert(key, Instant::now() + pause);
+        }
     }
 
     fn publish(&self) {
@@ -176,21 +191,27 @@ impl Homeward {
         Response::Shares(results)
     }
 
-    /// Ends every window of `namespace` in the slots this host owns.
-    pub fn flush_owned(&self, namespace: &[u8]) -> usize {
+    /// Ends every window of `namespace` in the slots this host owns. `false`: some are changing hands.
+    pub async fn flush_owned(&self, namespace: &[u8]) -> bool {
         let table = self.peers.table();
-        let own = |slot: u16| match table.owner(slot) {
-            Owner::Member(index) => Some(index) == table.self_index(),
-            _ => false,
+        let own = |slot: u16| {
+            let (owner, term) = table.ownership(slot);
+            matches!(owner, Owner::Member(index) if Some(index) == table.self_index()).then_some(term)
         };
-        let terms: HashSet<u64> = (0..SLOTS as u16).filter(|slot| own(*slot)).map(|slot| table.term(slot)).collect();
-        let flush = |term| {
-            let in_term = |key: Key<'_>| {
-                let slot = placement::slot(key.name);
-                own(slot) && table.term(slot) == term
-            };
-            self.store.flush(namespace, &in_term, Standing::Owner { term })
-        };
-        terms.into_iter().map(flush).sum()
+        let mut cursor = Some(0);
+        while let Some(from) = cursor {
+            let in_it = |key: Key<'_>| key.namespace == namespace && own(placement::slot(key.name)).is_some();
+            let (copies, next) = self.store.scan(from, SCAN_BYTES, &in_it);
+            for copy in copies {
+                let key = copy.key.as_key();
+                if let Some(term) = own(placement::slot(key.name)) {
+                    let _ = self.store.del(key, Standing::Owner { term });
+                }
+            }
+            cursor = next;
+            // Everything else of the node runs on this thread, too.
+            tokio::task::yield_now().await;
+        }
+        (0..SLOTS as u16).all(|slot| table.owner(slot) != Owner::Frozen)
     }
 }

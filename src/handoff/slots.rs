@@ -17,7 +17,7 @@ use crate::dataplane::Peer;
 use crate::peers::{NoAnswer, Peers};
 use crate::placement::Placement;
 use crate::record::{Body, Copy, term_after};
-use crate::replicator::{Replicator, ranges_of, slots_of};
+use crate::replicator::{Pulled, Replicator, ranges_of, slots_of};
 use crate::segment::table::{Owner, SLOTS};
 use crate::store::Store;
 use crate::wire::message::{Request, Response, SlotRange};
@@ -72,12 +72,18 @@ struct Inner {
 }
 
 /// What the members answered to a claim.
+#[derive(Default)]
 struct Claims {
     /// Largest term that any of them knows.
     term: u64,
     /// Slots that one of them owned and let go. Any others had no living owner.
-    released: usize,
+    released: HashSet<u16>,
+    /// Those that own none of the slots now.
     answered: Vec<String>,
+    /// One of them keeps some.
+    kept: bool,
+    /// Those that did not answer, or of which this host does not have everything yet.
+    silent: Vec<String>,
 }
 
 impl Ownership {
@@ -103,7 +109,9 @@ impl Ownership {
         for member in before.members.iter().filter(|member| view.member(&member.node_id).is_none()) {
             inner.gone.insert(member.node_id.clone(), member.last_heard_ms);
         }
-        inner.gone.retain(|node_id, _| view.member(node_id).is_none());
+        // One that is not listed may be claimed from: its lease has run out.
+        let now_ms = self.store.clock().now_ms();
+        inner.gone.retain(|node_id, heard_ms| view.member(node_id).is_none() && now_ms < *heard_ms + LEASE_MS);
         inner.untold.retain(|node_id| view.member(node_id).is_some());
         inner.stale = true;
         let eligible: Vec<String> = view.owners_eligible().iter().map(|member| member.node_id.clone()).collect();
@@ -173,9 +181,14 @@ impl Ownership {
             return inner.gone.is_empty();
         }
         let ranges = ranges_of(&slots);
-        let Some(claimed) = self.claim_from_all(&view, &ranges).await else { return false };
-        let orphans = claimed.released < slots.len();
-        if orphans && !self.collect_copies(&claimed.answered, &ranges).await {
+        let claims = self.claim_from_all(&view, &ranges).await;
+        let slots = self.granted(slots, &claims);
+        if slots.is_empty() {
+            return false;
+        }
+        let ranges = ranges_of(&slots);
+        let orphans = slots.iter().any(|slot| !claims.released.contains(slot));
+        if orphans && !self.collect_copies(&claims.answered, &ranges).await {
             return false;
         }
         let table = self.peers.table();
@@ -185,7 +198,7 @@ impl Ownership {
         let slots: Vec<u16> = slots.into_iter().filter(still_wanted).collect();
         let ranges = ranges_of(&slots);
         let known = slots.iter().map(|slot| table.term(*slot)).max().unwrap_or(0);
-        let term = term_after(claimed.term.max(known), self.store.segment().origin());
+        let term = term_after(claims.term.max(known), self.store.segment().origin());
         for slot in &slots {
             table.set_owner(*slot, Owner::Member(index), term);
         }
@@ -206,8 +219,9 @@ impl Ownership {
 
     /// The entries of slots taken over: this host's shares in them are home now, and everyone gets all of them.
     async fn settle(&self, slots: &[u16], term: u64) {
+        let raise = self.peers.view().quorum;
         self.visit(slots, |copy| {
-            self.store.settle_own(copy.key.as_key(), term);
+            self.store.settle_own(copy.key.as_key(), term, raise);
             self.store.mark_dirty(copy.key.as_key());
         })
         .await;
@@ -242,14 +256,12 @@ impl Ownership {
         slots
     }
 
-    /// Asks every member to let go of the slots. `None`: one of them keeps some, this host lacks something that it
-    /// owns, or it is silent and may still wake up.
-    async fn claim_from_all(&self, view: &View, ranges: &[SlotRange]) -> Option<Claims> {
-        let mut claims = Claims { term: 0, released: 0, answered: Vec::new() };
-        let (mut asked, mut silent, mut kept) = (tokio::task::JoinSet::new(), false, false);
+    /// Asks every member to let go of the slots.
+    async fn claim_from_all(&self, view: &View, ranges: &[SlotRange]) -> Claims {
+        let (mut claims, mut asked) = (Claims::default(), tokio::task::JoinSet::new());
         for member in view.members.iter().filter(|member| !member.is_me && !member.client) {
             let Some(synced_to) = self.replicator.synced_to(&member.node_id, member.generation) else {
-                silent = true;
+                claims.silent.push(member.node_id.clone());
                 continue;
             };
             let (peers, node_id) = (self.peers.clone(), member.node_id.clone());
@@ -263,22 +275,43 @@ impl Ownership {
             match answer {
                 Ok(Response::Claimed { term, released }) => {
                     claims.term = claims.term.max(term);
-                    claims.released += released as usize;
+                    claims.released.extend(released.iter().flat_map(slots_of));
                     claims.answered.push(node_id);
                 }
-                Ok(_) => kept = true,
-                Err(NoAnswer::NotSent | NoAnswer::Lost | NoAnswer::TimedOut) => silent = true,
+                Ok(_) => claims.kept = true,
+                Err(NoAnswer::NotSent | NoAnswer::Lost | NoAnswer::TimedOut) => claims.silent.push(node_id),
             }
         }
-        let mut inner = self.inner.lock();
-        let patient = silent && inner.silent_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE;
-        (!kept && !patient).then_some(claims)
+        claims
+    }
+
+    /// The slots that may be taken after these answers. What a member let go belongs to nobody else. The others only
+    /// if nobody keeps any; and when a member stays silent for long, only those that it does not own.
+    fn granted(&self, slots: Vec<u16>, claims: &Claims) -> Vec<u16> {
+        let patient = {
+            let mut inner = self.inner.lock();
+            if claims.silent.is_empty() {
+                inner.silent_since = None;
+                false
+            } else {
+                inner.silent_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE
+            }
+        };
+        let silent: Vec<u16> = claims.silent.iter().filter_map(|node_id| self.peers.index_of(node_id)).collect();
+        let table = self.peers.table();
+        let free = |slot: &u16| {
+            let owner_is_silent = matches!(table.owner(*slot), Owner::Member(index) if silent.contains(&index));
+            claims.released.contains(slot) || !claims.kept && !patient && !owner_is_silent
+        };
+        slots.into_iter().filter(free).collect()
     }
 
     /// Takes the copies that `members` hold of the slots. `false`: one did not get through; try again.
     async fn collect_copies(&self, members: &[String], ranges: &[SlotRange]) -> bool {
         for node_id in members {
-            if !self.replicator.pull(node_id, ranges.to_vec(), false).await && self.peers.is_up(node_id) {
+            // What finds no room is lost to this owner; refusing to own the slots would lose all.
+            let pulled = self.replicator.pull(node_id, ranges.to_vec(), false).await;
+            if pulled == Pulled::Interrupted && self.peers.is_up(node_id) {
                 return false;
             }
         }
@@ -359,9 +392,9 @@ impl Ownership {
 
     /// `peer` owns the slots since `term`.
     pub fn take_announcement(self: &Arc<Self>, peer: &Peer, ranges: &[SlotRange], term: u64) -> Response {
-        if self.peers.table().index_of(&peer.node_id).is_none() {
+        let Some(index) = self.peers.index_of(&peer.node_id) else {
             return Response::Error("not in the view yet: tell me later".to_string());
-        }
+        };
         let me = self.peers.view().me().node_id.clone();
         let mut superseded = Vec::new();
         for slot in ranges.iter().flat_map(slots_of) {
@@ -373,11 +406,11 @@ impl Ownership {
                     continue;
                 }
                 drop(inner);
-                if self.peers.learn_owner(slot, &peer.node_id, term) {
+                if self.peers.learn_owner(slot, index, term) {
                     superseded.push(slot);
                 }
             } else {
-                self.peers.learn_owner(slot, &peer.node_id, term);
+                self.peers.learn_owner(slot, index, term);
             }
         }
         if !superseded.is_empty() {
@@ -388,7 +421,7 @@ impl Ownership {
                 let origin = ownership.store.segment().origin();
                 let mark = |copy: &Copy| {
                     if has_share_of(copy, origin) {
-                        ownership.store.mark_dirty(copy.key.as_key());
+                        ownership.store.mark_pending(copy.key.as_key());
                     }
                 };
                 ownership.visit(&superseded, mark).await;
@@ -420,22 +453,24 @@ impl Ownership {
             }
         }
         if mine.is_empty() {
-            return Response::Claimed { term, released: 0 };
+            return Response::Claimed { term, released: Vec::new() };
         }
         for slot in &mine {
             table.set_owner(*slot, Owner::Frozen, table.term(*slot));
         }
         let (flushed, foreign) = self.replicator.flush_to(&peer.node_id, synced_to, FLUSH_TIMEOUT).await;
         self.homeward.take(foreign);
-        let heir = if flushed { table.index_of(&peer.node_id) } else { None };
+        let heir = if flushed { self.peers.index_of(&peer.node_id) } else { None };
         let next = heir.or_else(|| table.self_index()).map_or(Owner::Nobody, Owner::Member);
-        for slot in &mine {
+        // An announcement may have given some to another owner meanwhile.
+        let released: Vec<u16> = mine.into_iter().filter(|slot| table.owner(*slot) == Owner::Frozen).collect();
+        for slot in &released {
             table.set_owner(*slot, next, table.term(*slot));
         }
         self.peers.changed.notify_waiters();
         if heir.is_some() {
-            tracing::info!(peer = %peer.node_id, slots = mine.len(), "handed slots over");
-            Response::Claimed { term, released: mine.len() as u32 }
+            tracing::info!(peer = %peer.node_id, slots = released.len(), "handed slots over");
+            Response::Claimed { term, released: ranges_of(&released) }
         } else {
             Response::NotOwner { owner: Some(me), term }
         }

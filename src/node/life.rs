@@ -136,6 +136,7 @@ pub(super) async fn live(start: Start) {
         tokio::spawn(timers::replicate(node.clone())),
         tokio::spawn(timers::keep_slots(node.clone())),
         tokio::spawn(timers::housekeep(node.clone())),
+        tokio::spawn(timers::close_breakers(node.clone())),
     ];
     let timeout = work(&node, &bell, &jobs).await;
     leave(&node, &gossip, timeout).await;
@@ -190,13 +191,12 @@ async fn leave(node: &Arc<Node>, gossip: &Arc<Gossip>, timeout: Duration) {
     node.leaving.send_replace(true);
     node.membership.lock().set_phase(Phase::Leaving);
     gossip.set_phase(Phase::Leaving).await;
+    let heirs = || node.peers.view().owners_eligible().iter().any(|member| !member.is_me);
     loop {
-        let view = node.peers.view();
-        let heirs = view.owners_eligible().iter().any(|member| !member.is_me);
-        let foreign = node.replicator.tick();
+        let (foreign, _) = node.replicator.tick();
         node.homeward.take(foreign);
         let nothing_held = node.ownership.owned() == 0 && node.homeward.all_home();
-        if nothing_held || !heirs || Instant::now() >= deadline {
+        if nothing_held || !heirs() || Instant::now() >= deadline {
             break;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -212,7 +212,11 @@ async fn leave(node: &Arc<Node>, gossip: &Arc<Gossip>, timeout: Duration) {
     // Last changes that came in while slots moved.
     for node_id in node.peers.up() {
         let left = deadline.saturating_duration_since(Instant::now());
-        node.replicator.flush_to(&node_id, u64::MAX, left.min(Duration::from_millis(100))).await;
+        let (_, foreign) = node.replicator.flush_to(&node_id, u64::MAX, left.min(Duration::from_millis(100))).await;
+        node.homeward.take(foreign);
+    }
+    while heirs() && !node.homeward.all_home() && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a running node consists of.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -15,6 +15,7 @@ use crate::peers::{PeerEvent, Peers};
 use crate::replicator::Replicator;
 use crate::router::Router;
 use crate::segment::Segment;
+use crate::segment::table::{Owner, SLOTS};
 use crate::store::Store;
 use crate::wire::message::{Request, Response};
 
@@ -44,7 +45,6 @@ impl Node {
     /// Ends every window of `namespace` at every owner; `false`: one was out of reach.
     pub(super) async fn flush_everywhere(self: &Arc<Self>, namespace: Vec<u8>, deadline: Instant) -> bool {
         let timeout = deadline.saturating_duration_since(Instant::now());
-        self.homeward.flush_owned(&namespace);
         let view: Arc<View> = self.peers.view();
         let mut asked = tokio::task::JoinSet::new();
         for member in view.members.iter().filter(|member| !member.is_me && !member.client) {
@@ -52,11 +52,23 @@ impl Node {
             let request = Request::Flush { namespace: namespace.clone().into() };
             asked.spawn(async move { matches!(peers.ask(&node_id, request, timeout).await, Ok(Response::Done)) });
         }
-        let mut all = view.joined && view.quorum;
+        let table = self.segment.table();
+        // A slot whose owner is gone has nobody to ask.
+        let asked_of = |slot: u16| match table.owner(slot) {
+            Owner::Member(index) => table.member(index).presence.load(Ordering::Acquire) == 1,
+            Owner::Nobody | Owner::Frozen => false,
+        };
+        let mut all = view.joined && view.quorum && (0..SLOTS as u16).all(asked_of);
+        all &= self.homeward.flush_owned(&namespace).await;
         while let Some(done) = asked.join_next().await {
             all &= done.unwrap_or(false);
         }
         all
+    }
+
+    /// How soon a pong must come for calls to be sent: as soon as an answer must.
+    pub(super) fn patience(&self) -> Duration {
+        Duration::from_millis(self.config.timeout_ms)
     }
 
     /// News of the link to `node_id`.
@@ -65,7 +77,7 @@ impl Node {
             PeerEvent::Up => {
                 self.replicator.link_up(&node_id);
                 self.ownership.link_up(&node_id);
-                if self.peers.ping(&node_id, Duration::from_millis(500)).await {
+                if self.peers.ping(&node_id, self.patience()).await {
                     self.membership.lock().ping(&node_id, true, now_ms());
                 }
             }

@@ -35,8 +35,14 @@ impl Handler for PeerHandler {
                 Answer::Now(Response::Fates(ids.iter().map(|id| node.store.resolve(stream, *id)).collect()))
             }
             Request::Flush { namespace } => {
-                node.homeward.flush_owned(&namespace);
-                Answer::Now(Response::Done)
+                let homeward = node.homeward.clone();
+                Answer::Later(Box::pin(async move {
+                    if homeward.flush_owned(&namespace).await {
+                        Response::Done
+                    } else {
+                        Response::Error("slots are changing hands".to_string())
+                    }
+                }))
             }
         }
     }

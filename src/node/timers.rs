@@ -73,8 +73,18 @@ pub(super) async fn replicate(node: Arc<Node>) {
     let mut tick = every(Tempo::of(&node.config).replicate);
     loop {
         tick.tick().await;
-        let foreign = node.replicator.tick();
-        node.homeward.take(foreign);
+        // Before the cluster is joined nothing has anywhere to go: it stays marked in the store.
+        if node.segment.table().state() == NodeState::Joining && node.peers.view().me().phase == Phase::Joining {
+            continue;
+        }
+        loop {
+            let (foreign, more) = node.replicator.tick();
+            node.homeward.take(foreign);
+            if !more {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
     }
 }
 
@@ -93,7 +103,7 @@ pub(super) async fn keep_slots(node: Arc<Node>) {
     }
 }
 
-/// Sweeps the store, closes breakers, and finds what a killed process left unmarked.
+/// Sweeps the store, and finds what a killed process left unmarked.
 pub(super) async fn housekeep(node: Arc<Node>) {
     let mut tick = every(Duration::from_millis(1_000 / SWEEPS_PER_SECOND));
     let steps = Tempo::of(&node.config).sweep_interval_s.max(1) * SWEEPS_PER_SECOND;
@@ -107,13 +117,25 @@ pub(super) async fn housekeep(node: Arc<Node>) {
         if round.is_multiple_of(5 * SWEEPS_PER_SECOND) {
             node.store.rescan_dirty();
         }
-        for cell in &node.segment.table().members {
-            let open = cell.breaker_open.load(Ordering::Relaxed) != 0;
-            if open && cell.presence.load(Ordering::Acquire) == 1 {
-                let (node, node_id) = (node.clone(), cell.node_id.get());
-                if node.peers.is_up(&node_id) {
-                    tokio::spawn(async move { node.peers.ping(&node_id, Duration::from_millis(500)).await });
-                }
+    }
+}
+
+/// Pings members whose breaker is open: an answer in time closes it.
+pub(super) async fn close_breakers(node: Arc<Node>) {
+    let mut tick = every(Duration::from_millis(20));
+    // One ping at a time to each.
+    let asking = Arc::new(Mutex::new(HashSet::new()));
+    loop {
+        tick.tick().await;
+        for member in node.peers.view().members.iter().filter(|member| !member.is_me) {
+            let node_id = &member.node_id;
+            let open = node.peers.is_up(node_id) && !node.peers.is_reachable(node_id);
+            if open && asking.lock().insert(node_id.clone()) {
+                let (node, asking, node_id) = (node.clone(), asking.clone(), node_id.clone());
+                tokio::spawn(async move {
+                    node.peers.ping(&node_id, node.patience()).await;
+                    asking.lock().remove(&node_id);
+                });
             }
         }
     }
@@ -173,6 +195,10 @@ pub(super) async fn follow_membership(node: Arc<Node>, gossip: Arc<Gossip>) {
             node.peers.changed.notify_waiters();
         }
         if *node.leaving.borrow() {
+            // Until its slots have moved it speaks for them.
+            if !node.closing.load(Ordering::Relaxed) && view.quorum && table_holds(&node, now) {
+                node.segment.table().lease_until_ms.store(now + LEASE_MS, Ordering::Release);
+            }
             continue;
         }
         if view.me().phase == Phase::Joining
@@ -206,6 +232,11 @@ fn look_for_lost(node: &Arc<Node>) {
             }
         });
     }
+}
+
+/// Whether the lease still runs: a node that never spoke for the cluster does not begin to when it leaves.
+fn table_holds(node: &Node, now: u64) -> bool {
+    node.segment.table().lease_holds(now)
 }
 
 fn names(view: &View) -> Vec<(&str, u64)> {

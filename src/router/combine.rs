@@ -84,7 +84,8 @@ impl Router {
 
     async fn decide_together(self: &Arc<Self>, group: &Group, batch: Vec<Waiter>) {
         let deltas: Vec<i64> = batch.iter().map(|waiter| waiter.delta).collect();
-        let deadline = batch.iter().map(|waiter| waiter.deadline).min().unwrap_or_else(Instant::now);
+        // The latest: those whose own deadline comes first give up by themselves, and what they are told then is safe.
+        let deadline = batch.iter().map(|waiter| waiter.deadline).max().unwrap_or_else(Instant::now);
         let call = Call { key: group.key.clone(), op: Op::Incr { deltas, ttl_ms: group.ttl_ms } };
         let reply = self.decide(call, deadline).await;
         for (index, waiter) in batch.into_iter().enumerate() {

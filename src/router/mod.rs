@@ -9,7 +9,7 @@ mod serve;
 mod unresolved;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
@@ -43,6 +43,8 @@ pub struct Router {
     value_max: u32,
     /// Calls that are being decided.
     open: AtomicU64,
+    /// The node ends: what is unresolved has been booked as lost.
+    gave_up: AtomicBool,
 }
 
 /// Who should get a call next.
@@ -86,6 +88,7 @@ impl Router {
             plant: serve::Plant::from_environment(),
             value_max: config.value_max,
             open: AtomicU64::new(0),
+            gave_up: AtomicBool::new(false),
         }
     }
 
@@ -96,6 +99,7 @@ impl Router {
 
     /// The node ends: nobody will ask any more what became of the calls that are unresolved.
     pub fn give_up(&self) {
+        self.gave_up.store(true, Ordering::Relaxed);
         let amount = self.peers.table().unresolved.swap(0, Ordering::Relaxed);
         self.store.segment().metrics().lose(Lost::Unresolved, amount);
     }
@@ -174,8 +178,13 @@ impl Router {
         let started = Instant::now();
         let (stream, id, mut reply) = (in_flight.stream, in_flight.id, in_flight.reply);
         let cell = self.peers.table().member(index);
-        let origin = cell.origin.load(Ordering::Acquire);
-        let pending = |reply| Pending { node_id: cell.node_id.get(), origin, stream, id, reply };
+        // As it is now: the cell may be another node's when the answer is overdue.
+        let (generation, origin) = (cell.generation.load(Ordering::Acquire), cell.origin.load(Ordering::Acquire));
+        let pending = |reply| {
+            let same = cell.generation.load(Ordering::Acquire) == generation;
+            let node_id = if same { cell.node_id.get() } else { String::new() };
+            Pending { node_id, origin, stream, id, reply }
+        };
         match tokio::time::timeout_at(deadline.into(), &mut reply).await {
             Ok(Ok(Ok(response))) => {
                 self.peers.answered(index);
@@ -202,10 +211,11 @@ impl Router {
                 self.keep_copy(key, &reply);
                 Attempt::Answered(reply)
             }
-            Response::NotOwner { owner: Some(owner), term } if self.peers.learn_owner(slot, &owner, term) => {
-                Attempt::Redirected
+            Response::NotOwner { owner, term } => {
+                let index = owner.and_then(|owner| self.peers.index_of(&owner));
+                let news = index.is_some_and(|index| self.peers.learn_owner(slot, index, term));
+                if news { Attempt::Redirected } else { Attempt::Moving }
             }
-            Response::NotOwner { .. } => Attempt::Moving,
             _ => Attempt::NotApplied,
         }
     }

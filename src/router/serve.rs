@@ -13,12 +13,12 @@ impl Router {
     pub fn serve(&self, peer: &Peer, id: u64, call: Call) -> Response {
         let slot = placement::slot(call.key.as_key().name);
         let table = self.peers.table();
-        let term = match table.owner(slot) {
-            Owner::Member(index) if Some(index) == table.self_index() => table.term(slot),
-            Owner::Member(index) => {
-                return Response::NotOwner { owner: Some(table.member(index).node_id.get()), term: table.term(slot) };
+        let term = match table.ownership(slot) {
+            (Owner::Member(index), term) if Some(index) == table.self_index() => term,
+            (Owner::Member(index), term) => {
+                return Response::NotOwner { owner: Some(table.member(index).node_id.get()), term };
             }
-            Owner::Nobody | Owner::Frozen => return Response::NotOwner { owner: None, term: table.term(slot) },
+            (Owner::Nobody | Owner::Frozen, term) => return Response::NotOwner { owner: None, term },
         };
         if let Op::Set { value, .. } = &call.op
             && value.len() > self.value_max as usize

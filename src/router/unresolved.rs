@@ -85,6 +85,9 @@ impl Router {
     /// The owner did not apply it: it becomes this host's share, unless its window would be over by now.
     fn count_late(&self, call: &Call, asked_at: Instant) {
         let Op::Incr { deltas, ttl_ms } = &call.op else { return };
+        if self.gave_up.load(Ordering::Relaxed) {
+            return;
+        }
         if ttl_ms.is_some_and(|ttl_ms| asked_at.elapsed() >= Duration::from_millis(ttl_ms)) {
             return self.lose(call, Lost::WindowEnded);
         }
@@ -96,7 +99,9 @@ impl Router {
     }
 
     fn lose(&self, call: &Call, reason: Lost) {
-        self.store.segment().metrics().lose(reason, amount(call));
+        if !self.gave_up.load(Ordering::Relaxed) {
+            self.store.segment().metrics().lose(reason, amount(call));
+        }
     }
 }
 

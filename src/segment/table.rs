@@ -223,6 +223,38 @@ impl Table {
         &self.members[index as usize]
     }
 
+    /// Who owns `slot`, with the term that goes with it: the two are read as they were at one moment.
+    #[inline]
+    pub fn ownership(&self, slot: u16) -> (Owner, u64) {
+        loop {
+            let term = self.term(slot);
+            let owner = self.owner(slot);
+            if self.term(slot) == term {
+                return (owner, term);
+            }
+        }
+    }
+
+    /// A cell for a member that has none: one never used, else one of a node that is gone and that no slot names.
+    pub fn free_cell(&self) -> Option<u16> {
+        let with = |presence: u32| {
+            let cells = self.members.iter().enumerate();
+            cells
+                .filter(move |(_, cell)| cell.presence.load(Ordering::Acquire) == presence)
+                .map(|(index, _)| index as u16)
+        };
+        if let Some(index) = with(0).next() {
+            return Some(index);
+        }
+        let mut named = [false; MEMBERS_MAX];
+        for slot in 0..SLOTS as u16 {
+            if let Owner::Member(index) = self.owner(slot) {
+                named[index as usize] = true;
+            }
+        }
+        with(2).find(|index| !named[*index as usize])
+    }
+
     /// The index of `node_id`, if the table has it.
     pub fn index_of(&self, node_id: &str) -> Option<u16> {
         self.members
@@ -249,6 +281,19 @@ mod tests {
         assert_eq!(table.owner(16_383), Owner::Nobody);
         assert!(!table.lease_holds(0));
         assert_eq!(table.index_of(""), None);
+    }
+
+    #[test]
+    fn a_cell_that_a_slot_names_is_not_given_away() {
+        let table = zeroed();
+        for cell in &table.members {
+            cell.presence.store(2, Ordering::Release);
+        }
+        table.members[5].presence.store(1, Ordering::Release);
+        table.set_owner(9, Owner::Member(0), 1);
+        assert_eq!(table.free_cell(), Some(1));
+        table.members[200].presence.store(0, Ordering::Release);
+        assert_eq!(table.free_cell(), Some(200), "one never used comes first");
     }
 
     #[test]

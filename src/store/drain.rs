@@ -152,12 +152,28 @@ impl Store {
 
     /// Marks a key as changed again, after a failed delivery.
     pub fn mark_dirty(&self, key: Key<'_>) {
+        self.mark(key, Meta::DIRTY);
+    }
+
+    /// Marks a counter as changed, with an own share that no owner has acknowledged: found again by every
+    /// [`Store::rescan_dirty`] until one has.
+    pub fn mark_pending(&self, key: Key<'_>) {
+        self.mark(key, Meta::DIRTY | Meta::PENDING);
+    }
+
+    fn mark(&self, key: Key<'_>, flags: u64) {
         let hash = self.inner.area.hash(key);
         let Ok(locked) = self.inner.lock(shard_of(hash)) else { return };
         let Some(reference) = locked.find(key, hash) else { return };
-        let flags = self.inner.flags(Meta::DIRTY);
+        let flags = self.inner.flags(flags);
         if flags != 0 {
-            locked.change_pair(reference, |value, meta| Some((value, Meta(meta.0 | flags))));
+            // Only a counter has shares.
+            let after = |meta: Meta| {
+                let counter = meta.has(Meta::LIVE | Meta::COUNTER);
+                Meta(meta.0 | if counter { flags } else { flags & !Meta::PENDING })
+            };
+            let (_, before, _) = locked.change_pair(reference, |value, meta| Some((value, after(meta))));
+            self.inner.count_pending(before.has(Meta::PENDING), after(before).has(Meta::PENDING));
             self.inner.hint(self.inner.area.page_of(reference));
         }
     }

@@ -164,11 +164,12 @@ impl Locked<'_> {
         if item.kind == Kind::Tombstone {
             let ends =
                 |window: Window| window == item.window || follows(item.window, window) || listed(&item.shares, window);
-            if pending && local.is_live(now_ms) && !ends(local.window) {
+            if local.has(Meta::OWN) && local.is_live(now_ms) && !ends(local.window) {
                 // Counted apart, in a window that the tombstone knows nothing of: it still has to go home.
                 let mut kept = local.clone();
                 kept.shares.retain(|share| share.origin == origin && !is_mark(share) && !ends(share.window));
                 (kept.term, kept.stamp, kept.diverged) = (item.term, item.stamp, false);
+                kept.flags |= Meta::PENDING | Meta::DIRTY;
                 return Verdict::Write(kept, Content::Shares, 0);
             }
             // What the owner knew of our share is in its list, and was ended by it rather than lost.
@@ -185,6 +186,11 @@ impl Locked<'_> {
         }
         if same {
             (item.own, item.flags) = (local.own, item.flags | local.flags & (Meta::OWN | Meta::PENDING) | dirty);
+            let known =
+                |share: &Share| share.origin == origin && share.window == local.window && share.amount == local.own;
+            if local.has(Meta::OWN) && !item.shares.iter().any(known) {
+                item.flags |= Meta::PENDING | Meta::DIRTY;
+            }
             // What has ended is for the owner to say: a mark that its state lacks is no longer one.
             local.shares.iter().filter(|share| share.origin != 0 && !is_mark(share)).for_each(|share| {
                 join(&mut item.shares, *share);
@@ -203,7 +209,11 @@ impl Locked<'_> {
                 }
                 if share.origin == origin {
                     dropped = dropped.saturating_sub(share.amount.unsigned_abs());
-                    item.flags |= if pending { Meta::PENDING | Meta::DIRTY } else { 0 };
+                    // Counted here as the owner, perhaps: then it is pending only now that another has taken over.
+                    let known = item.shares.iter().any(|their| {
+                        their.origin == origin && their.window == share.window && their.amount == share.amount
+                    });
+                    item.flags |= if known { 0 } else { Meta::PENDING | Meta::DIRTY };
                 }
                 join(&mut item.shares, share);
             }
@@ -267,9 +277,6 @@ impl Locked<'_> {
         let item = match live {
             Some(mut item) => {
                 self.join_into(&mut item, theirs);
-                if item.term < term {
-                    (item.term, item.stamp) = (term, self.inner.hlc());
-                }
                 item
             }
             None => {
@@ -383,9 +390,10 @@ impl Store {
         let _ = self.attempt(hash, |locked| locked.settle(key, hash, sent, told));
     }
 
-    /// This segment owns the key's slot since `term`: its own share is home, and its state is the owner's. Whether
-    /// the key is there.
-    pub fn settle_own(&self, key: Key<'_>, term: u64) -> bool {
+    /// This segment owns the key's slot since `term`: its own share is home, and its state is the owner's. With `raise`
+    /// that state outranks every copy's; without (a minority that took over: no write of the other side must yield to
+    /// that) only what was changed here without an owner does. Whether the key is there.
+    pub fn settle_own(&self, key: Key<'_>, term: u64, raise: bool) -> bool {
         let hash = self.inner.area.hash(key);
         let settled = self.attempt(hash, |locked| {
             debug_assert_eq!(shard_of(hash), locked.index);
@@ -393,7 +401,7 @@ impl Store {
             locked.claim(reference);
             let mut item = locked.load(reference);
             item.flags = item.flags & !Meta::PENDING | Meta::DIRTY;
-            if item.term < term {
+            if item.term < term && (raise || item.diverged) {
                 (item.term, item.stamp) = (term, locked.inner.hlc());
             }
             item.diverged = false;

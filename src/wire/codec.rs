@@ -174,7 +174,7 @@ pub fn encode_response(id: u64, response: &Response, out: &mut BytesMut) {
         }),
         Response::Claimed { term, released } => encode_frame(kind::CLAIMED, id, out, |out| {
             out.put_u64_le(*term);
-            out.put_u32_le(*released);
+            put_slots(out, released);
         }),
         Response::Done => encode_frame(kind::DONE, id, out, |_| ()),
         Response::Shares(shares) => {
@@ -209,7 +209,7 @@ pub fn decode_response(frame: Frame) -> Result<(u64, Response), WireError> {
         kind::VOIDED => Response::Voided,
         kind::ACKED => Response::Acked { position: r.u64()?, full: r.u32()? },
         kind::PAGE => Response::Page { copies: r.list(COPY_LEN_MIN, Reader::copy)?, next: r.option(Reader::u64)? },
-        kind::CLAIMED => Response::Claimed { term: r.u64()?, released: r.u32()? },
+        kind::CLAIMED => Response::Claimed { term: r.u64()?, released: slots(r)? },
         kind::DONE => Response::Done,
         kind::SHARES => {
             let mut count = 0;

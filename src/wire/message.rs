@@ -187,8 +187,8 @@ pub enum Response {
     Claimed {
         /// Largest term the receiver knows among them.
         term: u64,
-        /// How many of them it owned until now.
-        released: u32,
+        /// Those that it owned until now.
+        released: Vec<SlotRange>,
     },
     /// To Announce and Flush.
     Done,

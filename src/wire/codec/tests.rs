@@ -99,7 +99,7 @@ fn arb_response() -> impl Strategy<Value = Response> {
         Just(Response::Voided),
         any::<(u64, u32)>().prop_map(|(position, full)| Response::Acked { position, full }),
         (arb_copies(), any::<Option<u64>>()).prop_map(|(copies, next)| Response::Page { copies, next }),
-        any::<(u64, u32)>().prop_map(|(term, released)| Response::Claimed { term, released }),
+        (any::<u64>(), arb_slots()).prop_map(|(term, released)| Response::Claimed { term, released }),
         Just(Response::Done),
         vec(homecoming, 0..4).prop_map(Response::Shares),
         vec(fate, 0..6).prop_map(Response::Fates),

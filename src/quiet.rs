@@ -6,7 +6,7 @@ const PERIOD_MS: u64 = 60_000;
 
 /// Remembers when its line was last logged.
 #[derive(Debug, Default)]
-pub(super) struct Quiet {
+pub struct Quiet {
     last_ms: Option<u64>,
 }
 
