@@ -13,6 +13,10 @@ mod members;
 mod one_count;
 mod owner_killed;
 mod planted_faults;
+mod processes;
+mod remote_calls;
+
+mod settings;
 mod soak;
 mod support;
 mod timeout_safety;

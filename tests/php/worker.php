@@ -6,6 +6,7 @@
 //
 //   call FUNCTION ARG...   value, degraded, nanoseconds, window stamp, window origin
 //   info                   state, live members, node id, node pid, memory used, entries, epoch, reason
+//   run CODE               percent-encoded code: what it prints, warnings included; in_child() in it forks
 //   metrics                percent-encoded Prometheus text
 //   clock                  hrtime
 //   load NAME=VALUE...     forks children that call until told to end (see load()); answers their pids
@@ -162,6 +163,49 @@ function usage(int $pid): string
     return "$pid:" . ($rss[1] ?? 0) . ':' . ($threads[1] ?? 0) . ":$descriptors";
 }
 
+/** What code prints, with its warnings as "Warning: ..." lines. */
+function run(string $code): string
+{
+    ob_start();
+    set_error_handler(static function (int $level, string $message): bool {
+        echo $level === E_WARNING ? 'Warning' : "Error $level", ": $message\n";
+        return true;
+    });
+    try {
+        eval($code);
+    } finally {
+        restore_error_handler();
+        $output = ob_get_clean();
+    }
+    return $output;
+}
+
+/** What a function prints that runs in a forked child. */
+function in_child(callable $function): string
+{
+    [$here, $there] = stream_socket_pair(STREAM_PF_UNIX, STREAM_SOCK_STREAM, 0);
+    $pid = pcntl_fork();
+    if ($pid === 0) {
+        // Not the parent's output, which is not this process's to print.
+        while (ob_get_level() > 0) {
+            ob_end_clean();
+        }
+        ob_start();
+        pcntl_alarm(60);
+        try {
+            $function();
+        } catch (Throwable $error) {
+            echo get_class($error), ': ', $error->getMessage(), "\n";
+        }
+        fwrite($there, ob_get_clean());
+        exit(0);
+    }
+    fclose($there);
+    $output = stream_get_contents($here);
+    pcntl_waitpid($pid, $status);
+    return $output . (pcntl_wifexited($status) && pcntl_wexitstatus($status) === 0 ? '' : "child: status $status\n");
+}
+
 /** Fields of the answer to one command. */
 function answer(array $fields, string $host, array &$children): array
 {
@@ -173,6 +217,8 @@ function answer(array $fields, string $host, array &$children): array
             $result = $function(...$arguments);
             $elapsed = hrtime(true) - $start;
             return [encode($result), (int)ephpm_kv_degraded(), $elapsed, ...window()];
+        case 'run':
+            return [rawurlencode(run(rawurldecode($fields[0])))];
         case 'info':
             $info = ephpm_kv_info();
             return [

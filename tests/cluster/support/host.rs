@@ -187,6 +187,17 @@ impl Host {
         }
     }
 
+    /// Runs PHP code in the host's process and gives what it prints, its warnings included (see `run` in
+    /// `tests/php/worker.php`).
+    pub fn run(&mut self, code: &str) -> String {
+        unescape(&self.ask(&["run", &escape(code)])[0])
+    }
+
+    /// The same in a child that the host forks for it.
+    pub fn run_in_child(&mut self, code: &str) -> String {
+        self.run(&format!("echo in_child(function () {{ {code} }});"))
+    }
+
     /// `ephpm_kv_incr`, which must give an integer.
     pub fn incr(&mut self, key: &str, by: i64) -> (i64, bool) {
         let answer = self.call("ephpm_kv_incr", &[Value::text(key), Value::Int(by)]);
@@ -256,6 +267,21 @@ impl Host {
     pub fn signal(&self, signal: i32) {
         // SAFETY: no memory is involved; the group is one that this value started and has not reaped.
         unsafe { libc::kill(-self.group, signal) };
+    }
+
+    /// Stops the host's first process and waits until all its threads stand still; `signal(SIGCONT)` wakes it.
+    pub fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let tasks = format!("/proc/{}/task", self.pid());
+        poll(&format!("{} stands still", self.spec.name), Duration::from_secs(5), || {
+            for task in std::fs::read_dir(&tasks).map_err(|error| error.to_string())?.flatten() {
+                let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+                if !stat.contains(") T ") {
+                    return Err(stat);
+                }
+            }
+            Ok(())
+        });
     }
 
     /// Kills every process of the host at once, without warning.
