@@ -25,6 +25,7 @@ use ext_php_rs::ffi::{E_WARNING, ext_php_rs_sapi_module, php_error_docref};
 use ext_php_rs::zend::{ModuleEntry, StaticModuleEntry};
 
 use crate::bridge::Host;
+use crate::config::Runtime;
 
 /// The host that MINIT made; every MINIT makes a new one, since a SAPI may restart modules within one process.
 static HOST: AtomicPtr<Host> = AtomicPtr::new(ptr::null_mut());
@@ -71,6 +72,12 @@ unsafe extern "C" fn startup(_type: c_int, module_number: c_int) -> c_int {
         let config = ini::register_and_read(module_number);
         if let Some(refusal) = &config.refusal {
             warn_at_startup(&format!("no cluster is started, this host counts alone: {refusal}"));
+        }
+        if config.enabled && config.bind.is_some() && config.runtime == Runtime::Process {
+            warn_at_startup(
+                "ephpm_kv.runtime=process: this version has no separate node process yet; the node runs as a thread of \
+                 the process that first needs it",
+            );
         }
         let host = if config.enabled {
             Host::open(config, sapi_name()).unwrap_or_else(|error| {
