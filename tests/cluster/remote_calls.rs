@@ -462,3 +462,51 @@ fn info_names_the_members_their_addresses_and_who_owns_how_much() {
     assert_eq!(host.call("ephpm_kv_incr", &[Value::text("after")]).value, Value::Int(1));
     cluster.quit();
 }
+
+/// Writes of every kind on keys whose owner has just gone, one way or another; then the hosts must agree.
+fn writes_without_an_owner(go: impl FnOnce(&mut Cluster), back: impl FnOnce(&mut Cluster)) {
+    let mut cluster = Cluster::new(3);
+    let keys = cluster.keys_owned_by("host2", "orphan", 5);
+    let list = keys.iter().map(|key| format!("'{key}'")).collect::<Vec<_>>().join(",");
+    for key in &keys {
+        assert_eq!(cluster.hosts[0].run(&format!("echo ephpm_kv_incr_ttl('{key}', 5, 600);")), "5");
+    }
+    for key in &keys {
+        cluster.wait_value(key, 5, Duration::from_secs(5));
+    }
+    go(&mut cluster);
+    let code = format!(
+        "[$count, $set, $del, $expire, $new] = [{list}];
+         $seen = [];
+         foreach ([fn() => ephpm_kv_incr($count), fn() => ephpm_kv_set($set, 'text'), fn() => ephpm_kv_del($del),
+             fn() => ephpm_kv_expire($expire, 0), fn() => ephpm_kv_incr_ttl($new, 1, 60)] as $call) {{
+             $start = hrtime(true);
+             $seen[] = $call();
+             $seen[] = ephpm_kv_degraded() && hrtime(true) - $start < 200_000_000;
+         }}
+         echo json_encode($seen);"
+    );
+    assert_eq!(cluster.hosts[0].run(&code), "[6,true,true,true,1,true,true,true,6,true]");
+    back(&mut cluster);
+    cluster.wait_ready();
+    // Increments are never lost. What became of the others is the same everywhere.
+    for key in [&keys[0], &keys[4]] {
+        cluster.wait_value(key, 6, Duration::from_secs(5));
+    }
+    let look = format!("echo json_encode(array_map(fn($k) => [ephpm_kv_get($k), ephpm_kv_ttl($k) > 0], [{list}]));");
+    let agreed = poll("all agree", Duration::from_secs(5), || {
+        let seen: Vec<String> = cluster.hosts.iter_mut().map(|host| host.run(&look)).collect();
+        if seen.iter().all(|one| *one == seen[0]) { Ok(seen[0].clone()) } else { Err(format!("{seen:?}")) }
+    });
+    println!("{agreed}");
+    cluster.quit();
+}
+
+#[test]
+fn after_writes_without_an_owner_that_was_killed_all_hosts_agree() {
+    let spec = std::cell::Cell::new(None);
+    writes_without_an_owner(
+        |cluster| spec.set(Some(cluster.hosts.pop().expect("host2").kill())),
+        |cluster| cluster.hosts.push(Host::start(&spec.take().expect("host2's settings"))),
+    );
+}
