@@ -11,9 +11,10 @@ use super::{poll, ports};
 
 /// A cluster and the directory that its logs are in.
 pub struct Cluster {
-    dir: TempDir,
     /// The hosts, in the order of their names host0, host1, ...
     pub hosts: Vec<Host>,
+    /// Dropped after the hosts, which show the ends of their logs when a test has failed.
+    dir: TempDir,
 }
 
 /// The settings that tests start from; more are added by name.
@@ -56,7 +57,7 @@ impl Cluster {
         let dir = TempDir::new().expect("a directory");
         let mut specs = specs(count, dir.path());
         specs.iter_mut().for_each(&mut change);
-        let mut cluster = Self { dir, hosts: specs.iter().map(Host::start).collect() };
+        let mut cluster = Self { hosts: specs.iter().map(Host::start).collect(), dir };
         cluster.wait_ready();
         cluster
     }
@@ -122,7 +123,7 @@ impl Cluster {
 
     /// Ends every host in order; each must end with status 0.
     pub fn quit(self) {
-        let Self { dir, hosts } = self;
+        let Self { hosts, dir } = self;
         for host in hosts {
             let name = host.spec.name.clone();
             let status = host.quit();
