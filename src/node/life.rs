@@ -15,7 +15,7 @@ use super::serve::{HostHandler, PeerHandler};
 use super::timers;
 use super::{Job, Start};
 use crate::cluster::{self, Gossip, GossipConfig, Me, Membership, Phase, names_others};
-use crate::config::{Config, Runtime, SocketName};
+use crate::config::{Config, SocketName};
 use crate::dataplane::{Limits, server};
 use crate::error::SetupError;
 use crate::handoff::shares::Homeward;
@@ -44,9 +44,6 @@ struct Ports {
 /// Lives until a [`Job::Stop`].
 pub(super) async fn live(start: Start) {
     let Start { config, client, node_id, segment, jobs, bell, .. } = start;
-    if config.runtime == Runtime::Process {
-        tracing::warn!("ephpm_kv.runtime=process is not built yet: the node is a thread of this process");
-    }
     if config.socket != SocketName::Auto {
         tracing::warn!("ephpm_kv.socket is not used yet: the processes of a segment meet on a socket named after it");
     }
