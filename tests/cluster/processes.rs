@@ -89,7 +89,7 @@ fn the_end_of_a_child_ends_no_node() {
 }
 
 #[test]
-fn a_child_forked_while_the_node_starts_finds_it() {
+fn a_child_forked_while_the_node_starts_gets_ready_and_leaves_a_host_that_does() {
     let mut cluster = patient();
     let [own, others] = keys(&mut cluster, "early");
     for round in 1..=3_i64 {
@@ -97,7 +97,8 @@ fn a_child_forked_while_the_node_starts_finds_it() {
         let spec = host.spec.clone();
         assert!(host.quit().success());
         let mut host = Host::start(&spec);
-        // The first call starts the node; the fork follows at once.
+        // The first call starts the node; the fork follows at once. Either of the two may win the claim: if it is the
+        // child, its end is an orderly leave, and the parent starts the next node.
         let code = "ephpm_kv_get('warm'); echo in_child(function () {
                 for ($until = microtime(true) + 10; microtime(true) < $until; usleep(2000)) {
                     ephpm_kv_get('warm');
@@ -106,8 +107,8 @@ fn a_child_forked_while_the_node_starts_finds_it() {
                         break;
                     }
                 }
-            }); echo ephpm_kv_info()['node_pid'] === getmypid() ? ' here' : ' elsewhere';";
-        assert_eq!(host.run(code), "ready here", "round {round}");
+            });";
+        assert_eq!(host.run(code), "ready", "round {round}");
         cluster.hosts.insert(0, host);
         cluster.wait_ready();
         for key in [&own, &others] {
