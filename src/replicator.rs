@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::dataplane::Peer;
+use crate::metrics::{OpKind, Path};
 use crate::peers::Peers;
 use crate::placement;
 use crate::quiet::Quiet;
@@ -84,6 +85,8 @@ struct Sender {
     pulling: bool,
     /// A gap was seen since the pull under way began.
     gap: bool,
+    /// Changes made without an owner, on this host and up to the last pull that began.
+    diverged: u64,
 }
 
 impl Replicator {
@@ -276,7 +279,8 @@ impl Replicator {
         let mut inner = self.inner.lock();
         let known = inner.senders.get(&peer.node_id).is_some_and(|sender| sender.generation == peer.generation);
         if !known {
-            let fresh = Sender { generation: peer.generation, next: 1, synced: false, pulling: false, gap: false };
+            let fresh =
+                Sender { generation: peer.generation, next: 1, synced: false, pulling: false, gap: false, diverged: 0 };
             inner.senders.insert(peer.node_id.clone(), fresh);
         }
         let Some(sender) = inner.senders.get_mut(&peer.node_id) else {
@@ -290,12 +294,7 @@ impl Replicator {
         let gap = !known || batch.position != expected || full > 0;
         sender.next = batch.position + 1;
         if gap {
-            sender.synced = false;
-            sender.gap = true;
-            if !std::mem::replace(&mut sender.pulling, true) {
-                let (replicator, node_id, generation) = (self.clone(), peer.node_id.clone(), peer.generation);
-                tokio::spawn(async move { replicator.pull_until_synced(node_id, generation).await });
-            }
+            self.begin_pull(&peer.node_id, sender);
         }
         Response::Acked { position: batch.position, full }
     }
@@ -318,10 +317,36 @@ impl Replicator {
         stored
     }
 
+    fn begin_pull(self: &Arc<Self>, node_id: &str, sender: &mut Sender) {
+        sender.synced = false;
+        sender.gap = true;
+        if !std::mem::replace(&mut sender.pulling, true) {
+            let (replicator, node_id, generation) = (self.clone(), node_id.to_string(), sender.generation);
+            tokio::spawn(async move { replicator.pull_until_synced(node_id, generation).await });
+        }
+    }
+
+    /// Sets, deletes and deadlines of this host that no owner has seen.
+    fn diverged(&self) -> u64 {
+        let metrics = self.store.segment().metrics();
+        [OpKind::Set, OpKind::Del, OpKind::Expire].into_iter().map(|op| metrics.ops(op, Path::Degraded)).sum()
+    }
+
+    /// `node_id` answers again. If this host changed anything without an owner meanwhile, its copies follow the
+    /// owner's anew: increments have come home as shares, other changes yield.
+    pub fn answers_again(self: &Arc<Self>, node_id: &str) {
+        let diverged = self.diverged();
+        let mut inner = self.inner.lock();
+        if let Some(sender) = inner.senders.get_mut(node_id).filter(|sender| sender.diverged != diverged) {
+            self.begin_pull(node_id, sender);
+        }
+    }
+
     async fn pull_until_synced(self: Arc<Self>, node_id: String, generation: u64) {
         loop {
             if let Some(sender) = self.inner.lock().senders.get_mut(&node_id).filter(|s| s.generation == generation) {
                 sender.gap = false;
+                sender.diverged = self.diverged();
             }
             let pulled = self.pull(&node_id, Vec::new(), true).await;
             if pulled == Pulled::NoRoom && self.inner.lock().no_room_told.due() {

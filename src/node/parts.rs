@@ -78,6 +78,7 @@ impl Node {
                 self.replicator.link_up(&node_id);
                 self.ownership.link_up(&node_id);
                 if self.peers.ping(&node_id, self.patience()).await {
+                    self.replicator.answers_again(&node_id);
                     self.membership.lock().ping(&node_id, true, now_ms());
                 }
             }

@@ -35,9 +35,12 @@ impl Handler for PeerHandler {
                 Answer::Now(Response::Fates(ids.iter().map(|id| node.store.resolve(stream, *id)).collect()))
             }
             Request::Flush { namespace } => {
-                let homeward = node.homeward.clone();
+                let (node, caller) = (node.clone(), peer.node_id.clone());
                 Answer::Later(Box::pin(async move {
-                    if homeward.flush_owned(&namespace).await {
+                    if node.homeward.flush_owned(&namespace).await {
+                        // The caller's copies are gone before its call returns.
+                        let (_, foreign) = node.replicator.flush_to(&caller, u64::MAX, node.patience()).await;
+                        node.homeward.take(foreign);
                         Response::Done
                     } else {
                         Response::Error("slots are changing hands".to_string())

@@ -133,7 +133,9 @@ pub(super) async fn close_breakers(node: Arc<Node>) {
             if open && asking.lock().insert(node_id.clone()) {
                 let (node, asking, node_id) = (node.clone(), asking.clone(), node_id.clone());
                 tokio::spawn(async move {
-                    node.peers.ping(&node_id, node.patience()).await;
+                    if node.peers.ping(&node_id, node.patience()).await {
+                        node.replicator.answers_again(&node_id);
+                    }
                     asking.lock().remove(&node_id);
                 });
             }

@@ -19,7 +19,7 @@ use crate::dataplane::link::LinkLost;
 use crate::metrics::{Lost, OpKind, Path};
 use crate::peers::Peers;
 use crate::placement;
-use crate::record::{KeyBuf, State};
+use crate::record::{Body, Copy, State};
 use crate::segment::table::Owner;
 use crate::store::{Standing, Store};
 use crate::wire::message::{Call, Op, Reply, Request, Response};
@@ -188,7 +188,7 @@ impl Router {
         match tokio::time::timeout_at(deadline.into(), &mut reply).await {
             Ok(Ok(Ok(response))) => {
                 self.peers.answered(index);
-                let attempt = self.understand(response, slot, &call.key);
+                let attempt = self.understand(response, slot, call);
                 if let Attempt::Answered(reply) = &attempt
                     && !reply.degraded
                 {
@@ -205,10 +205,10 @@ impl Router {
     }
 
     /// What a peer's response to a call means.
-    fn understand(&self, response: Response, slot: u16, key: &KeyBuf) -> Attempt {
+    fn understand(&self, response: Response, slot: u16, call: &Call) -> Attempt {
         match response {
             Response::Reply(reply) => {
-                self.keep_copy(key, &reply);
+                self.keep_copy(call, &reply);
                 Attempt::Answered(reply)
             }
             Response::NotOwner { owner, term } => {
@@ -221,10 +221,16 @@ impl Router {
     }
 
     /// Read your writes: the caller's own copy is up to date before its call returns.
-    fn keep_copy(&self, key: &KeyBuf, reply: &Reply) {
-        if let Some(state) = &reply.state {
-            self.store.apply_copy(&crate::record::Copy { key: key.clone(), state: state.clone() }, true);
+    fn keep_copy(&self, call: &Call, reply: &Reply) {
+        let Some(state) = &reply.state else { return };
+        let mut state = state.clone();
+        if let (Op::Set { value, .. }, Body::Bytes(bytes)) = (&call.op, &mut state.body)
+            && bytes.is_empty()
+        {
+            // The owner does not send back what it was sent.
+            *bytes = value.clone();
         }
+        self.store.apply_copy(&Copy { key: call.key.clone(), state }, true);
     }
 
     /// This host owns the key (by now): the same as an inline operation.

@@ -44,7 +44,7 @@ impl Router {
             && let Ok(Ok(Ok(response))) = tokio::time::timeout(ASK_FOR, reply).await
         {
             let slot = placement::slot(call.key.as_key().name);
-            if !matches!(self.understand(response, slot, &call.key), Attempt::Answered(_)) {
+            if !matches!(self.understand(response, slot, &call), Attempt::Answered(_)) {
                 self.count_late(&call, asked_at);
             }
             return;

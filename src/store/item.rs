@@ -386,6 +386,11 @@ impl Locked<'_> {
 
     /// The state of an entry as it leaves the host, the own share with a fresh sequence. `None`: expired.
     pub fn state_of(&self, reference: u32, item: &Item, now_ms: u64) -> Option<State> {
+        self.state_with(reference, item, now_ms, true)
+    }
+
+    /// The same, with or without the bytes of an entry that holds bytes.
+    pub fn state_with(&self, reference: u32, item: &Item, now_ms: u64, whole: bool) -> Option<State> {
         let ttl_ms = match item.kind {
             Kind::Tombstone => None,
             _ if item.deadline == 0 => None,
@@ -402,6 +407,7 @@ impl Locked<'_> {
         let body = match item.kind {
             Kind::Counter => Body::Counter(shares()),
             Kind::Tombstone => Body::Tombstone(shares()),
+            Kind::Bytes(_) if !whole => Body::Bytes(bytes::Bytes::new()),
             Kind::Bytes(_) => Body::Bytes(self.load_bytes(reference, item).into()),
         };
         Some(State { term: item.term, stamp: item.stamp, window: item.window, ttl_ms, body })

@@ -144,7 +144,8 @@ pub enum Called {
     Done {
         /// Its result.
         outcome: Outcome,
-        /// The key's state afterwards, a tombstone's too; `None`: no such key, or bytes of more than 4 KiB.
+        /// The key's state afterwards, a tombstone's too; `None`: no such key. After a Set of more than 4 KiB without
+        /// the bytes, which the caller has.
         state: Option<State>,
     },
     /// The request was handled before, or voided by [`Store::resolve`]: nothing changed.

@@ -10,7 +10,7 @@ use super::{Called, Counted, Fail, Op, Outcome, RequestId, Standing, Store, TOMB
 use crate::error::Refusal;
 use crate::record::{Key, Share, State, Window, canonical_integer};
 
-/// Bytes up to this length come with the answer to another host's request.
+/// Longer bytes do not come back with the answer to the request that set them: the caller has them.
 const STATE_BYTES_MAX: u32 = 4096;
 /// How often an operation makes room and tries again.
 const ATTEMPTS: usize = 4;
@@ -219,15 +219,19 @@ impl Locked<'_> {
             }
         };
         let at_ms = at_ms.unwrap_or_else(|| self.inner.clock.now_ms());
-        let state = reference.and_then(|reference| self.small_state(reference, at_ms));
+        let known = matches!(op, Op::Set { .. });
+        let state = reference.and_then(|reference| self.answer_state(reference, at_ms, known));
         Ok(Called::Done { outcome, state })
     }
 
-    /// The state of an entry at `now_ms`; `None`: expired, or long bytes.
-    pub fn small_state(&self, reference: u32, now_ms: u64) -> Option<State> {
+    /// The state of an entry at `now_ms`, for whoever asked for a change of it; `None`: expired. Long bytes that the
+    /// caller `knows`, because it sent them, are left empty.
+    pub fn answer_state(&self, reference: u32, now_ms: u64, knows: bool) -> Option<State> {
         let item = self.load(reference);
-        let long = matches!(item.kind, Kind::Bytes(len) if len > STATE_BYTES_MAX);
-        if long { None } else { self.state_of(reference, &item, now_ms) }
+        if knows && matches!(item.kind, Kind::Bytes(len) if len > STATE_BYTES_MAX) {
+            return self.state_with(reference, &item, now_ms, false);
+        }
+        self.state_of(reference, &item, now_ms)
     }
 
     /// Reads under the lock.
@@ -344,7 +348,7 @@ impl Store {
                 let refusal = if let Fail::Refused(refusal) = fail { refusal } else { Refusal::MemoryFull };
                 let state = self.inner.lock(shard_of(change.hash)).ok().and_then(|locked| {
                     let reference = locked.find(key, change.hash)?;
-                    locked.small_state(reference, self.inner.clock.now_ms())
+                    locked.answer_state(reference, self.inner.clock.now_ms(), false)
                 });
                 Called::Done { outcome: Outcome::Refused(refusal), state }
             }

@@ -48,7 +48,8 @@ pub enum Op {
 pub struct Reply {
     /// The result for the caller.
     pub outcome: Outcome,
-    /// The key's state afterwards, so that the caller's host reads its own write; `None`: no such key, or too large.
+    /// The key's state afterwards, so that the caller's host reads its own write; `None`: no such key. Long bytes that
+    /// the caller sent are left empty in it.
     pub state: Option<State>,
     /// Answered without the owner.
     pub degraded: bool,

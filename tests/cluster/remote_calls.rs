@@ -510,3 +510,47 @@ fn after_writes_without_an_owner_that_was_killed_all_hosts_agree() {
         |cluster| cluster.hosts.push(Host::start(&spec.take().expect("host2's settings"))),
     );
 }
+
+#[test]
+fn after_writes_without_an_owner_that_was_only_slow_all_hosts_agree() {
+    writes_without_an_owner(
+        |cluster| {
+            cluster.hosts[2].stop();
+            // Three calls that time out open the breaker: from then on nothing is sent to the owner.
+            let keys = cluster.keys_owned_by("host2", "breaker", 3);
+            for key in &keys {
+                assert!(cluster.hosts[0].incr(key, 1).1, "degraded");
+            }
+        },
+        |cluster| cluster.hosts[2].signal(libc::SIGCONT),
+    );
+}
+
+#[test]
+fn a_flush_is_seen_at_once_by_its_caller() {
+    let mut cluster = patient();
+    let keys = fill(&mut cluster);
+    let list = keys.iter().map(|key| format!("'{key}'")).collect::<Vec<_>>().join(",");
+    let code = format!("echo (int)ephpm_kv_flush_all(), count(array_filter(array_map('ephpm_kv_exists', [{list}])));");
+    for host in 0..3 {
+        assert_eq!(cluster.hosts[host].run(&code), "10", "read your writes on host{host}");
+        fill(&mut cluster);
+    }
+    cluster.quit();
+}
+
+#[test]
+fn a_large_value_is_read_at_once_by_its_writer() {
+    let mut cluster = patient();
+    for length in [4_000, 5_000, 1 << 20] {
+        let code = format!(
+            "$v = random_bytes({length}); $w = strrev($v);
+             echo json_encode([ephpm_kv_set($k, $v, 60), ephpm_kv_get($k) === $v, ephpm_kv_ttl($k),
+                 ephpm_kv_set($k, $w), ephpm_kv_get($k) === $w, ephpm_kv_ttl($k), ephpm_kv_expire($k, 30),
+                 ephpm_kv_ttl($k), ephpm_kv_del($k)]);"
+        );
+        let expected = "[true,true,60,true,true,-1,true,30,1]";
+        same_everywhere(&mut cluster, &format!("large{length}"), &code, expected);
+    }
+    cluster.quit();
+}

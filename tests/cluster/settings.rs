@@ -20,7 +20,6 @@ fn every_host_logs_to_its_file_by_its_level() {
     });
     let specs: Vec<_> = cluster.hosts.iter().map(|host| host.spec.clone()).collect();
     let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).expect("a log");
-    assert!(read("host1").contains(" WARN "), "nobody had answered yet: {}", read("host1"));
     for (name, hidden) in [("host0", ["WARN", "INFO"].as_slice()), ("host1", &["INFO"])] {
         let log = read(name);
         for level in hidden {
@@ -122,4 +121,25 @@ fn a_short_deadline_is_kept_and_a_long_one_is_used() {
         cluster.wait_value(&key, 2, Duration::from_secs(5));
         cluster.quit();
     }
+}
+
+#[test]
+fn degraded_answers_are_worth_a_warning_and_a_start_is_not() {
+    let dir = TempDir::new().expect("a directory");
+    let mut cluster = Cluster::with(3, |spec| {
+        spec.ini.insert("log".into(), dir.path().join(&spec.name).display().to_string());
+        spec.ini.insert("log_level".into(), "warn".into());
+    });
+    let read = || std::fs::read_to_string(dir.path().join("host0")).expect("a log");
+    assert!(!read().contains("catching up"), "nothing is wrong: {}", read());
+    let key = cluster.keys_owned_by("host2", "warn", 1).remove(0);
+    let before = read().len();
+    cluster.hosts.pop().expect("host2").kill();
+    let (_, degraded) = cluster.hosts[0].incr(&key, 1);
+    assert!(degraded);
+    crate::support::poll("a line warns", Duration::from_secs(10), || {
+        let log = read()[before..].to_string();
+        if log.contains("WARN") && log.contains("degraded") { Ok(()) } else { Err(log) }
+    });
+    cluster.quit();
 }
