@@ -4,6 +4,8 @@
 
 use bytes::Bytes;
 
+use crate::error::Refusal;
+
 /// Longest key in bytes, namespace not counted.
 pub const KEY_LEN_MAX: usize = 1024;
 
@@ -114,6 +116,17 @@ pub struct Copy {
     pub key: KeyBuf,
     /// Its state.
     pub state: State,
+}
+
+/// The result of an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Increments: the value after each delta, or why that delta was refused.
+    Values(Vec<Result<i64, Refusal>>),
+    /// Set: done. Del and Expire: whether the key was there. Get: whether it is.
+    Done(bool),
+    /// Refused as a whole: nothing changed.
+    Refused(Refusal),
 }
 
 /// What an owner knows of a request.

@@ -17,8 +17,9 @@ const LAYERS: [&[&str]; 9] = [
 ];
 
 /// Imports between modules of one layer that are meant: the store lives in the segment, settings are limited by the
-/// vocabulary, and a line is rate limited by the clock.
-const SIDEWAYS: [(&str, &str); 3] = [("store", "segment"), ("config", "record"), ("quiet", "clock")];
+/// vocabulary, which knows refusals, and a line is rate limited by the clock.
+const SIDEWAYS: [(&str, &str); 4] =
+    [("store", "segment"), ("config", "record"), ("record", "error"), ("quiet", "clock")];
 
 /// A source line that counts: not in a comment.
 struct Line {

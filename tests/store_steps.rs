@@ -259,3 +259,47 @@ fn killed_after_an_instruction_it_has_happened_or_it_has_not() {
         world.store.verify().unwrap();
     }
 }
+
+#[test]
+fn an_increment_that_came_in_before_the_kill_is_kept() {
+    let points: usize = std::env::var("EPHPM_STEPS").ok().and_then(|points| points.parse().ok()).unwrap_or(40);
+    let (clock, hand) = Clock::manual(1_000_000);
+    let segment = Segment::create(2 << 20).unwrap();
+    let world = World {
+        store: Store::open(segment, clock, StoreOptions { clustered: true, value_max: 1 << 20 }),
+        hand,
+        round: 1,
+    };
+    let prepare = || world.store.set(KEY, b"5", None, OWNER).unwrap();
+    let act = || {
+        let _ = world.store.expire(KEY, Some(1_000_000), OWNER);
+    };
+    prepare();
+    let (total, ended) = step(traced(act), 10_000_000);
+    assert!(ended && total > 50, "{total} steps");
+    let mut kept = 0;
+    // Most of them near the end, where the change is visible and the journal may not be cleared yet.
+    let steps = (0..points)
+        .map(|point| if point % 4 == 0 { total * point / points } else { total * 3 / 4 + total * point / points / 4 });
+    for steps in steps {
+        prepare();
+        let child = traced(act);
+        let (_, ended) = step(child, steps);
+        // The child is stopped: without the lock this works, behind the lock it is refused.
+        let counted = world.store.incr(KEY, 10, None, OWNER).is_ok();
+        if !ended {
+            let mut status = 0;
+            // SAFETY: `child` is our child, stopped.
+            unsafe {
+                libc::kill(child, libc::SIGKILL);
+                libc::waitpid(child, &mut status, 0);
+            }
+        }
+        // Whoever locks the shard next finishes what the child left.
+        world.store.verify().unwrap();
+        let expected: &[u8] = if counted { b"15" } else { b"5" };
+        assert_eq!(world.get().as_deref(), Some(expected), "after {steps} of {total} steps");
+        kept += usize::from(counted);
+    }
+    assert!(kept > 0 && kept < points, "{kept} of {points}: both must have happened");
+}

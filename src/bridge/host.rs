@@ -149,7 +149,12 @@ impl Host {
         match open.place(key) {
             Place::Here(standing, speaks) => {
                 open.record(OpKind::Set, speaks);
-                open.store.set(key, value, ttl_ms, standing)
+                open.store.set(key, value, ttl_ms, standing)?;
+                if !open.has_moved(key, standing) {
+                    return Ok(());
+                }
+                let value = bytes::Bytes::copy_from_slice(value);
+                done(open.ask(key, Op::Set { value, ttl_ms })).map(|_| ())
             }
             Place::Node => {
                 let value = bytes::Bytes::copy_from_slice(value);
@@ -164,7 +169,11 @@ impl Host {
         match open.place(key) {
             Place::Here(standing, speaks) => {
                 open.record(OpKind::Del, speaks);
-                open.store.del(key, standing)
+                let was_there = open.store.del(key, standing)?;
+                if open.has_moved(key, standing) {
+                    return done(open.ask(key, Op::Del)).map(|there| there || was_there);
+                }
+                Ok(was_there)
             }
             Place::Node => done(open.ask(key, Op::Del)),
         }
@@ -176,7 +185,11 @@ impl Host {
         match open.place(key) {
             Place::Here(standing, speaks) => {
                 open.record(OpKind::Expire, speaks);
-                open.store.expire(key, ttl_ms, standing)
+                let was_there = open.store.expire(key, ttl_ms, standing)?;
+                if open.has_moved(key, standing) {
+                    return done(open.ask(key, Op::Expire { ttl_ms }));
+                }
+                Ok(was_there)
             }
             Place::Node => done(open.ask(key, Op::Expire { ttl_ms })),
         }
@@ -307,6 +320,16 @@ impl Open {
             Owner::Nobody | Owner::Frozen if table.state() == NodeState::Ready => Place::Node,
             Owner::Nobody | Owner::Frozen => Place::Here(Standing::Degraded, false),
         }
+    }
+
+    /// Whether the slot changed hands while this thread changed the key as its owner: then the change, which can be
+    /// repeated, is made again where the owner is now. (An increment needs nothing: it goes home as a share.)
+    fn has_moved(&self, key: Key<'_>, standing: Standing) -> bool {
+        let Standing::Owner { term } = standing else { return false };
+        let table = self.segment.table();
+        self.clustered
+            && table.ownership(placement::slot(key.name))
+                != (table.self_index().map_or(Owner::Nobody, Owner::Member), term)
     }
 
     fn record(&self, op: OpKind, speaks: bool) {

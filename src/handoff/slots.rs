@@ -221,8 +221,8 @@ impl Ownership {
     async fn settle(&self, slots: &[u16], term: u64) {
         let raise = self.peers.view().quorum;
         self.visit(slots, |copy| {
+            // This marks it as changed, too.
             self.store.settle_own(copy.key.as_key(), term, raise);
-            self.store.mark_dirty(copy.key.as_key());
         })
         .await;
     }

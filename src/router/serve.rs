@@ -37,9 +37,7 @@ impl Router {
             return Response::Reply(Reply { outcome, state, degraded });
         };
         match self.store.call(call.key.as_key(), op, Standing::Owner { term }, request) {
-            Called::Done { outcome, state } => {
-                Response::Reply(Reply { outcome: wire_outcome(outcome), state, degraded })
-            }
+            Called::Done { outcome, state } => Response::Reply(Reply { outcome, state, degraded }),
             Called::AlreadyHandled => Response::Voided,
         }
     }
@@ -71,14 +69,6 @@ pub fn local_outcome(store: &Store, call: &Call, standing: Standing) -> Outcome 
         Op::Del => done(store.del(key, standing)),
         Op::Expire { ttl_ms } => done(store.expire(key, *ttl_ms, standing)),
         Op::Get => done(store.read(key, |_| ()).map(|held| held.is_some())),
-    }
-}
-
-fn wire_outcome(outcome: store::Outcome) -> Outcome {
-    match outcome {
-        store::Outcome::Values(values) => Outcome::Values(values),
-        store::Outcome::Done(done) => Outcome::Done(done),
-        store::Outcome::Refused(refusal) => Outcome::Refused(refusal),
     }
 }
 

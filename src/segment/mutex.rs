@@ -106,16 +106,20 @@ impl RobustMutex {
         self.taken(code).ok_or(Busy)
     }
 
-    /// Whether the holder is runnable or sleeping rather than stopped (SIGSTOP, a debugger): then waiting on makes
-    /// sense. `false` when it cannot be told.
+    /// Whether waiting on makes sense: nobody holds the lock by now (a wait may end late, or its holder has died), or
+    /// the holder is runnable or sleeping rather than stopped (SIGSTOP, a debugger). `false` when it cannot be told.
     #[cold]
-    pub fn holder_is_running(&self) -> bool {
-        let Some(thread) = self.holder() else { return false };
-        // The state follows the name, which is in parentheses and may contain anything.
-        std::fs::read(format!("/proc/{thread}/stat")).is_ok_and(|stat| {
-            let name_ends = stat.iter().rposition(|byte| *byte == b')');
-            name_ends.and_then(|at| stat.get(at + 2)).is_some_and(|state| matches!(state, b'R' | b'S' | b'D' | b'I'))
-        })
+    pub fn is_worth_waiting_for(&self) -> bool {
+        let Some(thread) = self.holder() else { return cfg!(target_env = "gnu") };
+        match std::fs::read(format!("/proc/{thread}/stat")) {
+            // The state follows the name, which is in parentheses and may contain anything.
+            Ok(stat) => {
+                let name_ends = stat.iter().rposition(|byte| *byte == b')');
+                let state = name_ends.and_then(|at| stat.get(at + 2));
+                state.is_some_and(|state| matches!(state, b'R' | b'S' | b'D' | b'I'))
+            }
+            Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+        }
     }
 
     /// The holder's thread id, from the futex word that the kernel itself reads when a holder of a robust mutex dies.
@@ -168,7 +172,7 @@ mod tests {
         let held = mutex.lock_timeout(5).unwrap();
         assert!(!held.1);
         #[cfg(target_env = "gnu")]
-        assert!(mutex.holder_is_running());
+        assert!(mutex.is_worth_waiting_for());
         std::thread::scope(|scope| {
             scope.spawn(|| assert!(mutex.lock_timeout(5).is_err()));
         });
@@ -179,6 +183,7 @@ mod tests {
         });
         assert!(mutex.lock_timeout(1_000).unwrap().1);
         assert!(!mutex.try_lock().unwrap().1);
-        assert!(!mutex.holder_is_running());
+        #[cfg(target_env = "gnu")]
+        assert!(mutex.is_worth_waiting_for(), "it is free");
     }
 }

@@ -198,9 +198,13 @@ impl Table {
         self.terms[slot as usize].load(Ordering::Acquire)
     }
 
-    /// Publishes who owns `slot` since which term. The term is stored first: a reader that sees the new owner sees
-    /// at least the new term.
+    /// Publishes who owns `slot` since which term. Meanwhile nobody is seen to own it, so that no reader takes one
+    /// owner's term for another's.
     pub fn set_owner(&self, slot: u16, owner: Owner, term: u64) {
+        if self.term(slot) != term {
+            self.owners[slot as usize].store(FROZEN, Ordering::Release);
+            std::sync::atomic::fence(Ordering::SeqCst);
+        }
         self.terms[slot as usize].store(term, Ordering::Release);
         self.owners[slot as usize].store(owner.encode(), Ordering::Release);
     }
@@ -227,9 +231,10 @@ impl Table {
     #[inline]
     pub fn ownership(&self, slot: u16) -> (Owner, u64) {
         loop {
-            let term = self.term(slot);
             let owner = self.owner(slot);
-            if self.term(slot) == term {
+            let term = self.term(slot);
+            std::sync::atomic::fence(Ordering::Acquire);
+            if self.owner(slot) == owner {
                 return (owner, term);
             }
         }

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use super::item::Kind;
 use super::layout::{ENTRY_CLASSES, Meta, shard_of, unpair};
+use super::shard::Locked;
 use super::{Drain, Drained, Inner, Store};
 use crate::record::{Copy, Key, KeyBuf};
 
@@ -20,7 +21,33 @@ pub(super) struct Pass {
     missed: bool,
     /// Next page.
     page: usize,
+    /// Shards that a stopped process holds, and until when they are left out (coarse monotonic milliseconds).
+    stuck: Stuck,
+    stuck_until_ms: u64,
     applied: Vec<(u64, u64)>,
+}
+
+/// How long a shard that was found stuck is left out of draining.
+const STUCK_MS: u64 = 1_000;
+
+/// Most requests that wait for a pass without a stuck shard; more, and the oldest are forgotten: asked about one, this
+/// host cannot tell.
+const APPLIED_MAX: usize = 100_000;
+
+/// Shards whose lock was not to be had in one walk over the pages: each is waited for once, not once a page.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Stuck(u64);
+
+impl Stuck {
+    /// Locks `shard`, unless it was stuck before.
+    pub fn lock<'s>(&mut self, inner: &'s Inner, shard: usize) -> Option<Locked<'s>> {
+        if self.0 >> shard & 1 != 0 {
+            return None;
+        }
+        let locked = inner.lock(shard).ok();
+        self.0 |= u64::from(locked.is_none()) << shard;
+        locked
+    }
 }
 
 impl Inner {
@@ -30,10 +57,11 @@ impl Inner {
         let (hint, bit) = (self.area.hint(word), 1 << (page % 64));
         if hint.load(Ordering::SeqCst) & bit == 0 {
             hint.fetch_or(bit, Ordering::SeqCst);
-            let (summary, bit) = (self.area.summary(word / 64), 1 << (word % 64));
-            if summary.load(Ordering::SeqCst) & bit == 0 {
-                summary.fetch_or(bit, Ordering::SeqCst);
-            }
+        }
+        // Looked at even if the hint was there: a process may have been killed between the two.
+        let (summary, bit) = (self.area.summary(word / 64), 1 << (word % 64));
+        if summary.load(Ordering::SeqCst) & bit == 0 {
+            summary.fetch_or(bit, Ordering::SeqCst);
         }
     }
 
@@ -74,14 +102,14 @@ impl Inner {
 
     /// Hands out the dirty entries of a page; whether all of them found room below `max`. `None`: a stopped process
     /// holds the shard.
-    fn drain_page(&self, page: usize, max: usize, out: &mut Vec<Drain>) -> Option<bool> {
+    fn drain_page(&self, page: usize, max: usize, out: &mut Vec<Drain>, stuck: &mut Stuck) -> Option<bool> {
         let (hint, bit) = (self.area.hint(page / 64), 1 << (page % 64));
         let state = self.area.page_state(page);
         let Some(shard) = state.entries_of() else {
             hint.fetch_and(!bit, Ordering::SeqCst);
             return Some(true);
         };
-        let locked = self.lock(shard).ok()?;
+        let locked = stuck.lock(self, shard)?;
         hint.fetch_and(!bit, Ordering::SeqCst);
         let state = self.area.page_state(page);
         let class = state.class as usize;
@@ -124,6 +152,11 @@ impl Store {
             for list in &self.inner.applied {
                 pass.applied.append(&mut list.lock());
             }
+            let surplus = pass.applied.len().saturating_sub(APPLIED_MAX);
+            pass.applied.drain(..surplus);
+            if self.inner.clock.now_ms() >= pass.stuck_until_ms {
+                pass.stuck = Stuck::default();
+            }
         }
         let mut complete = true;
         while let Some(page) = self.inner.next_hinted(pass.page) {
@@ -131,7 +164,12 @@ impl Store {
                 complete = false;
                 break;
             }
-            match self.inner.drain_page(page, max, &mut out.copies) {
+            let mut stuck = pass.stuck;
+            let drained = self.inner.drain_page(page, max, &mut out.copies, &mut stuck);
+            if stuck.0 != pass.stuck.0 {
+                (pass.stuck, pass.stuck_until_ms) = (stuck, self.inner.clock.now_ms() + STUCK_MS);
+            }
+            match drained {
                 Some(true) => pass.page = page + 1,
                 Some(false) => {
                     complete = false;
@@ -182,10 +220,10 @@ impl Store {
     /// they are sent again), and returns how many of the latter there are.
     pub fn rescan_dirty(&self) -> usize {
         let area = &self.inner.area;
-        let mut pending = 0;
+        let (mut pending, mut stuck) = (0, Stuck::default());
         for page in 0..area.page_count {
             let Some(shard) = area.page_state(page).entries_of() else { continue };
-            let Ok(locked) = self.inner.lock(shard) else { continue };
+            let Some(locked) = stuck.lock(&self.inner, shard) else { continue };
             let state = area.page_state(page);
             let mut hint = false;
             for index in 0..state.carved as usize {
@@ -213,13 +251,13 @@ impl Store {
     pub fn scan(&self, cursor: u64, max_bytes: usize, filter: &dyn Fn(Key<'_>) -> bool) -> (Vec<Copy>, Option<u64>) {
         const PAGES_PER_CALL: usize = 256;
         let area = &self.inner.area;
-        let (mut copies, mut bytes) = (Vec::new(), 0);
+        let (mut copies, mut bytes, mut stuck) = (Vec::new(), 0, Stuck::default());
         let (start, mut skip) = ((cursor >> 16) as usize, (cursor & 0xffff) as usize);
         for page in start..area.page_count {
             if page - start >= PAGES_PER_CALL {
                 return (copies, Some((page as u64) << 16));
             }
-            for (index, key) in self.keys_of(page, std::mem::take(&mut skip)) {
+            for (index, key) in self.keys_of(page, std::mem::take(&mut skip), &mut stuck) {
                 if !filter(key.as_key()) {
                     continue;
                 }
@@ -236,11 +274,10 @@ impl Store {
     }
 
     /// The keys in a page, from an index on, tombstones included.
-    pub(super) fn keys_of(&self, page: usize, skip: usize) -> Vec<(usize, KeyBuf)> {
+    pub(super) fn keys_of(&self, page: usize, skip: usize, stuck: &mut Stuck) -> Vec<(usize, KeyBuf)> {
         let area = &self.inner.area;
         let Some(shard) = area.page_state(page).entries_of() else { return Vec::new() };
-        // A stopped holder: try for as long as it takes others to be served, then leave the page out.
-        let Some(locked) = (0..5).find_map(|_| self.inner.lock(shard).ok()) else { return Vec::new() };
+        let Some(locked) = stuck.lock(&self.inner, shard) else { return Vec::new() };
         let state = area.page_state(page);
         let class = state.class as usize;
         let free = locked.free_objects(page);

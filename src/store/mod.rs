@@ -31,7 +31,7 @@ use crate::record::{Copy, State, Window};
 use crate::segment::Segment;
 use layout::{Area, SHARDS};
 
-pub use crate::record::Fate;
+pub use crate::record::{Fate, Outcome};
 
 /// How long a tombstone is kept, in milliseconds: late copies of what it ended must not bring the key back.
 pub const TOMBSTONE_GRACE_MS: u64 = 600_000;
@@ -124,17 +124,6 @@ pub enum Op<'a> {
         /// Milliseconds.
         ttl_ms: Option<u64>,
     },
-}
-
-/// The result of an [`Op`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// Incr: the value after each delta, or why that delta was refused.
-    Values(Vec<Result<i64, Refusal>>),
-    /// Set: done. Del, Expire: whether the key was there.
-    Done(bool),
-    /// Refused as a whole: nothing changed, and the request is not marked as applied.
-    Refused(Refusal),
 }
 
 /// What became of a request at the owner.

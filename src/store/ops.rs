@@ -48,7 +48,9 @@ impl Locked<'_> {
     fn new_life(&self, change: &Change<'_>, old: Option<&Item>, kind: Kind, deadline: u64) -> (Item, u64) {
         let (stamp, origin) = (self.inner.hlc(), self.inner.origin());
         let (term, own_stamp, diverged) = match change.standing {
-            Standing::Owner { term } => (term, stamp, false),
+            Standing::Owner { term } if old.is_none_or(|old| old.term <= term) => (term, stamp, false),
+            // An owner that has been replaced since it looked: its change yields to the new owner's state.
+            Standing::Owner { .. } => old.map_or((0, 0, true), |old| (old.term, old.stamp, true)),
             Standing::Degraded => old.map_or((0, 0, false), |old| (old.term, old.stamp, old.diverged)),
         };
         let pending = old.is_some_and(|old| old.has(Meta::PENDING));
@@ -68,12 +70,13 @@ impl Locked<'_> {
 
     fn restamp(&self, change: &Change<'_>, item: &mut Item) {
         match change.standing {
-            Standing::Owner { term } => {
+            Standing::Owner { term } if item.term <= term => {
                 (item.term, item.stamp) = (term, self.inner.hlc());
                 item.diverged = false;
                 item.flags |= Meta::DIRTY;
             }
-            Standing::Degraded => item.diverged = true,
+            // Degraded, or an owner that has been replaced since it looked: yields to the owner's state.
+            Standing::Owner { .. } | Standing::Degraded => item.diverged = true,
         }
     }
 

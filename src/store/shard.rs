@@ -25,7 +25,7 @@ fn take(mutex: &RobustMutex) -> Result<(Guard<'_>, bool), Refusal> {
     for _ in 0..PATIENCE {
         match mutex.lock_timeout(LOCK_MS) {
             Ok(taken) => return Ok(taken),
-            Err(Busy) if mutex.holder_is_running() => {}
+            Err(Busy) if mutex.is_worth_waiting_for() => {}
             Err(Busy) => return Err(Refusal::Busy),
         }
     }
@@ -171,8 +171,14 @@ impl Locked<'_> {
         }
     }
 
-    /// Adds the write of an entry's pair, once per transaction.
-    pub fn put_pair(&mut self, reference: u32, value: i64, meta: Meta) {
+    /// Adds the write of an entry's pair, once per transaction. A live counter's is written claimed, and stays so until
+    /// the journal is cleared: an increment that came in before, without the lock, would be undone by a recovery.
+    pub fn put_pair(&mut self, reference: u32, value: i64, mut meta: Meta) {
+        if meta.has(Meta::LIVE | Meta::COUNTER) {
+            self.shard.claimed.store(u64::from(reference), Ordering::Release);
+            compiler_fence(Ordering::SeqCst);
+            meta = Meta(meta.0 | Meta::CLAIMED);
+        }
         let offset = reference as u64 * 16;
         self.push(offset | PAIR, value as u64);
         self.push((offset + 8) | PAIR, meta.0);
@@ -199,14 +205,15 @@ impl Locked<'_> {
         compiler_fence(Ordering::SeqCst);
         let writes = self.writes;
         self.change_chains(|| apply(self.area, self.shard, writes, |_| true));
-        then(self);
         if self.global.is_some() {
             global.store(0, Ordering::Release);
         }
         compiler_fence(Ordering::SeqCst);
         self.shard.committed.store(0, Ordering::Release);
+        compiler_fence(Ordering::SeqCst);
         self.writes = 0;
         self.global = None;
+        then(self);
     }
 
     /// Forgets the transaction being built.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use super::drain::Stuck;
 use super::layout::{Meta, Shape, unpair};
 use super::shard::Locked;
 use super::{Inner, Standing, Stats, Store, Swept};
@@ -71,8 +72,9 @@ impl Locked<'_> {
     }
 
     fn expire_entry(&mut self, reference: u32, meta: Meta) {
-        if meta.has(Meta::PENDING) {
-            self.claim(reference);
+        // Claimed first: a degraded increment may have come in since `meta` was read.
+        let (_, claimed) = self.claim(reference);
+        if meta.has(Meta::PENDING) || claimed.has(Meta::PENDING) {
             let item = self.load(reference);
             self.inner.lose(item.own_amount(self.inner.origin()));
         }
@@ -95,6 +97,7 @@ impl Inner {
         let hand = &area.global().hand;
         let bytes = |index: usize| area.shard(index).live_bytes.load(Ordering::Relaxed) != 0;
         // First what the shard has itself, then anything; each page twice, since the first visit may only unmark.
+        let mut stuck = Stuck::default();
         for mine in [true, false] {
             let mut visited = 0;
             let evictable = if mine { bytes(shard) } else { (0..super::SHARDS).any(bytes) };
@@ -105,7 +108,7 @@ impl Inner {
                 if mine && owner != shard {
                     continue;
                 }
-                let Ok(mut locked) = self.lock(owner) else { continue };
+                let Some(mut locked) = stuck.lock(self, owner) else { continue };
                 if enough(&locked) {
                     return true;
                 }
@@ -129,7 +132,7 @@ impl Store {
     pub fn sweep(&self, budget: usize) -> Swept {
         let area = &self.inner.area;
         let cursor = self.segment().sweep_cursor();
-        let mut swept = Swept::default();
+        let (mut swept, mut stuck) = (Swept::default(), Stuck::default());
         let mut seen = 0;
         while seen < budget.max(1) {
             let page = cursor.fetch_add(1, Ordering::Relaxed) as usize;
@@ -141,7 +144,7 @@ impl Store {
             seen += 1;
             let Some(shard) = area.page_state(page).entries_of() else { continue };
             seen += area.page_state(page).carved as usize;
-            if let Ok(mut locked) = self.inner.lock(shard) {
+            if let Some(mut locked) = stuck.lock(&self.inner, shard) {
                 swept.freed += locked.visit(page, Visit::Sweep, |_| false);
             }
         }
@@ -177,7 +180,8 @@ impl Store {
     /// Deletes all live keys of a namespace that pass `filter` (called with no lock held); how many. Keys in a
     /// shard that a stopped process holds are left.
     pub fn flush(&self, namespace: &[u8], filter: &dyn Fn(Key<'_>) -> bool, standing: Standing) -> usize {
-        let keys = (0..self.inner.area.page_count).flat_map(|page| self.keys_of(page, 0));
+        let mut stuck = Stuck::default();
+        let keys = (0..self.inner.area.page_count).flat_map(|page| self.keys_of(page, 0, &mut stuck));
         keys.filter(|(_, key)| {
             let key = key.as_key();
             key.namespace == namespace && filter(key) && self.del(key, standing).unwrap_or(false)

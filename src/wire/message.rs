@@ -2,9 +2,8 @@
 
 use bytes::Bytes;
 
-use crate::error::Refusal;
-pub use crate::record::Fate;
 use crate::record::{Copy, KeyBuf, State};
+pub use crate::record::{Fate, Outcome};
 
 /// One operation on one key, ordered by the key's owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,17 +52,6 @@ pub struct Reply {
     pub state: Option<State>,
     /// Answered without the owner.
     pub degraded: bool,
-}
-
-/// The result of an operation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The value after each delta, or why that delta was refused.
-    Values(Vec<Result<i64, Refusal>>),
-    /// Set: done. Del and Expire: whether the key was there. Get: whether it is.
-    Done(bool),
-    /// Refused as a whole.
-    Refused(Refusal),
 }
 
 /// One batch of replication from an owner.
