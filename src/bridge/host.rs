@@ -17,7 +17,7 @@ use crate::placement;
 use crate::record::{Key, KeyBuf, Window};
 use crate::router::{amount, count_here, estimate, op_kind, path_of};
 use crate::segment::Segment;
-use crate::segment::table::{MemberCell, NodeState, Owner};
+use crate::segment::table::{NodeState, Owner};
 use crate::store::{Standing, Store, StoreOptions, Ttl, Value};
 use crate::wire::message::{Call, Op, Outcome, Reply, Request, Response};
 
@@ -289,7 +289,7 @@ impl Open {
         let table = self.segment.table();
         self.speaks()
             && match table.owner(placement::slot(key.name)) {
-                Owner::Member(index) => Some(index) == table.self_index() || reachable(table.member(index)),
+                Owner::Member(index) => Some(index) == table.self_index() || table.member(index).takes_calls(),
                 Owner::Nobody | Owner::Frozen => true,
             }
     }
@@ -310,7 +310,7 @@ impl Open {
         match owner {
             Owner::Member(index) if Some(index) == table.self_index() => Place::Here(Standing::Owner { term }, speaks),
             Owner::Member(index) => {
-                if reachable(table.member(index)) && !table.node_is_silent(now) {
+                if table.member(index).takes_calls() && !table.node_is_silent(now) {
                     Place::Node
                 } else {
                     Place::Here(Standing::Degraded, false)
@@ -385,12 +385,6 @@ impl Open {
         self.segment.metrics().count(pid() as usize, kind, path_of(&reply));
         reply
     }
-}
-
-/// Whether calls to a member are sent.
-fn reachable(cell: &MemberCell) -> bool {
-    use std::sync::atomic::Ordering::{Acquire, Relaxed};
-    cell.presence.load(Acquire) == 1 && cell.breaker_open.load(Relaxed) == 0
 }
 
 /// The node answers a little before its caller gives up.

@@ -1,7 +1,7 @@
 //! What a running node consists of.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -55,7 +55,7 @@ impl Node {
         let table = self.segment.table();
         // A slot whose owner is gone has nobody to ask.
         let asked_of = |slot: u16| match table.owner(slot) {
-            Owner::Member(index) => table.member(index).presence.load(Ordering::Acquire) == 1,
+            Owner::Member(index) => table.member(index).is_present(),
             Owner::Nobody | Owner::Frozen => false,
         };
         let mut all = view.joined && view.quorum && (0..SLOTS as u16).all(asked_of);

@@ -197,8 +197,8 @@ pub(super) async fn follow_membership(node: Arc<Node>, gossip: Arc<Gossip>) {
             node.peers.changed.notify_waiters();
         }
         if *node.leaving.borrow() {
-            // Until its slots have moved it speaks for them.
-            if !node.closing.load(Ordering::Relaxed) && view.quorum && table_holds(&node, now) {
+            // Until its slots have moved it speaks for them; one that never spoke for the cluster does not begin to.
+            if !node.closing.load(Ordering::Relaxed) && view.quorum && node.segment.table().lease_holds(now) {
                 node.segment.table().lease_until_ms.store(now + LEASE_MS, Ordering::Release);
             }
             continue;
@@ -234,11 +234,6 @@ fn look_for_lost(node: &Arc<Node>) {
             }
         });
     }
-}
-
-/// Whether the lease still runs: a node that never spoke for the cluster does not begin to when it leaves.
-fn table_holds(node: &Node, now: u64) -> bool {
-    node.segment.table().lease_holds(now)
 }
 
 fn names(view: &View) -> Vec<(&str, u64)> {

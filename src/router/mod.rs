@@ -162,10 +162,11 @@ impl Router {
             Owner::Nobody | Owner::Frozen => Target::NobodyYet,
             Owner::Member(index) if Some(index) == table.self_index() => Target::Here(table.term(slot)),
             Owner::Member(index) => {
-                let cell = table.member(index);
-                let present = cell.presence.load(Ordering::Acquire) == 1;
-                let open = cell.breaker_open.load(Ordering::Relaxed) != 0;
-                if present && !open { Target::Peer(index) } else { Target::Unreachable }
+                if table.member(index).takes_calls() {
+                    Target::Peer(index)
+                } else {
+                    Target::Unreachable
+                }
             }
         }
     }

@@ -163,6 +163,18 @@ pub struct Table {
     terms: [AtomicU64; SLOTS],
 }
 
+impl MemberCell {
+    /// In the view.
+    pub fn is_present(&self) -> bool {
+        self.presence.load(Ordering::Acquire) == 1
+    }
+
+    /// Whether calls to it are sent: it is in the view and its breaker is closed.
+    pub fn takes_calls(&self) -> bool {
+        self.is_present() && self.breaker_open.load(Ordering::Relaxed) == 0
+    }
+}
+
 impl Table {
     /// The node's state.
     pub fn state(&self) -> NodeState {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::accounts::nothing_lost;
 use crate::support::cluster::Cluster;
-use crate::support::control::{Control, Delays};
+use crate::support::control::Control;
 use crate::support::host::Host;
 use crate::support::load::{Latencies, Load, history, wait};
 use crate::support::ports::free_ports;
@@ -39,8 +39,14 @@ fn ports(cluster: &Cluster) -> Vec<u16> {
     cluster.hosts.iter().map(|host| host.spec.port).collect()
 }
 
-/// No call failed or took longer than its deadline, and every increment is in the sums exactly once.
-fn judge(cluster: &mut Cluster, delays: &Delays) {
+/// After the heal: no call failed or took longer than its deadline, and every increment is in the sums exactly once.
+fn heal_and_judge(mut cluster: Cluster, relays: &[Relay], ports: &[u16], control: Control) {
+    cut(relays, ports, false);
+    for host in &mut cluster.hosts {
+        wait(host, Duration::from_secs(60));
+    }
+    let delays = control.stop();
+    cluster.wait_ready();
     let history = history(cluster.path());
     let latencies = Latencies::of(history.calls.iter());
     println!("{}; the control was up to {} ms late", latencies.line(), delays.worst_between(0, u64::MAX) / 1_000_000);
@@ -55,6 +61,7 @@ fn judge(cluster: &mut Cluster, delays: &Delays) {
         nothing_lost(&calls, value).unwrap_or_else(|reason| panic!("{key}: {reason}"));
     }
     println!("{} calls, {} degraded", history.calls.len(), history.calls.iter().filter(|call| call.degraded).count());
+    cluster.quit();
 }
 
 fn load(seed: u64) -> Load {
@@ -76,14 +83,7 @@ fn a_host_cut_off_from_gossip_breaks_no_count() {
     for host in &mut cluster.hosts {
         println!("cut: {:?}", host.info());
     }
-    cut(&relays, &ports, false);
-    for host in &mut cluster.hosts {
-        wait(host, Duration::from_secs(60));
-    }
-    let delays = control.stop();
-    cluster.wait_ready();
-    judge(&mut cluster, &delays);
-    cluster.quit();
+    heal_and_judge(cluster, &relays, &ports, control);
 }
 
 #[test]
@@ -109,12 +109,5 @@ fn a_host_that_one_member_cannot_hear_of_breaks_no_count() {
     });
     std::thread::sleep(cut_for);
     assert_eq!(seen(&mut cluster.hosts[0]), 2, "host0 has not heard of host2: they disagree");
-    cut(&relays, &ports, false);
-    for host in &mut cluster.hosts {
-        wait(host, Duration::from_secs(60));
-    }
-    let delays = control.stop();
-    cluster.wait_ready();
-    judge(&mut cluster, &delays);
-    cluster.quit();
+    heal_and_judge(cluster, &relays, &ports, control);
 }
