@@ -105,11 +105,14 @@ impl Replicator {
         self.acked.notify_waiters();
     }
 
-    /// A connection to `node_id` stands: what was sent on the one before may be lost.
-    pub fn link_up(&self, node_id: &str) {
-        let mut inner = self.inner.lock();
-        let receiver = inner.receivers.entry(node_id.to_string()).or_default();
-        receiver.behind = true;
+    /// A connection to `node_id` stands: what was sent on the one before may be lost. Or one from it: it may have
+    /// taken this node into its view only now, and forgotten what it knew of our batches before.
+    pub fn connected(&self, node_id: &str) {
+        if self.peers.view().member(node_id).is_some() {
+            let mut inner = self.inner.lock();
+            let receiver = inner.receivers.entry(node_id.to_string()).or_default();
+            receiver.behind = true;
+        }
     }
 
     /// Sends some of what changed; returns the entries that are not this host's to replicate (its shares of others'

@@ -75,7 +75,7 @@ impl Node {
     pub(super) async fn link_news(self: &Arc<Self>, node_id: String, event: PeerEvent) {
         match event {
             PeerEvent::Up => {
-                self.replicator.link_up(&node_id);
+                self.replicator.connected(&node_id);
                 self.ownership.link_up(&node_id);
                 if self.peers.ping(&node_id, self.patience()).await {
                     self.replicator.answers_again(&node_id);

@@ -50,7 +50,8 @@ impl Handler for PeerHandler {
         }
     }
 
-    fn connected(&self, _: &Peer) -> Result<(), String> {
+    fn connected(&self, peer: &Peer) -> Result<(), String> {
+        self.0.replicator.connected(&peer.node_id);
         Ok(())
     }
 

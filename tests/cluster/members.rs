@@ -72,6 +72,26 @@ fn a_counter_outlives_every_single_host_when_they_restart_in_turn() {
     cluster.quit();
 }
 
+/// Nothing is written, so nothing but the joining itself makes the members tell the new one what they hold.
+#[test]
+fn a_host_that_comes_back_to_an_idle_cluster_becomes_ready_each_time() {
+    let mut cluster = Cluster::new(3);
+    for turn in 0..8 {
+        let host = cluster.hosts.pop().expect("host2");
+        let spec = host.spec.clone();
+        if turn % 2 == 0 {
+            assert!(host.quit().success());
+        } else {
+            host.kill();
+        }
+        // The others try to reach it again and again: let them do so before, while and after it joins.
+        std::thread::sleep(Duration::from_millis(150 * turn));
+        cluster.hosts.push(Host::start(&spec));
+        cluster.wait_ready();
+    }
+    cluster.quit();
+}
+
 #[test]
 fn a_second_host_with_a_name_that_is_taken_is_refused() {
     let mut cluster = Cluster::new(3);
