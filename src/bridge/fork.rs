@@ -67,6 +67,21 @@ extern "C" fn in_child() {
     PID.store(0, Ordering::Relaxed);
 }
 
+/// Runs `run` with every signal blocked on this thread: what it starts inherits the mask, and PHP's handlers wait.
+pub(super) fn with_signals_blocked<T>(run: impl FnOnce() -> T) -> T {
+    let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: both sets are valid to write to; `before` is only read after pthread_sigmask has filled it.
+    unsafe {
+        let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+    }
+    let result = run();
+    // SAFETY: `before` was filled above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    result
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,20 +1,24 @@
 //! One per process: the operations PHP has, and where each of them runs.
 
 use std::cell::Cell;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::channel::Asked;
+use super::family::Family;
+use super::find::{Attempt, Source, attach_to_node, find};
 use super::fork::pid;
+use super::sapi::Sapi;
 use super::socket::HostSocket;
 use super::starter::Starter;
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, Runtime};
 use crate::error::{Refusal, SetupError};
 use crate::metrics::{Lost, OpKind, Path};
 use crate::node::{Job, LogSink};
 use crate::placement;
-use crate::record::{Key, KeyBuf, Window};
+use crate::record::{Body, Key, KeyBuf, Window};
 use crate::router::{amount, count_here, estimate, op_kind, path_of};
 use crate::segment::Segment;
 use crate::segment::table::{NodeState, Owner};
@@ -31,9 +35,15 @@ thread_local! {
 
 /// The extension in this process.
 pub struct Host {
-    pub(super) inner: Result<Open, String>,
+    inner: Result<Inner, String>,
 }
 
+struct Inner {
+    open: Open,
+    family: &'static Family,
+}
+
+/// A segment, and everything on this side of it.
 pub(super) struct Open {
     pub(super) config: Config,
     pub(super) segment: Arc<Segment>,
@@ -43,7 +53,12 @@ pub(super) struct Open {
     socket: HostSocket,
     /// A cluster is configured, whether or not it may start.
     pub(super) clustered: bool,
-    cli: bool,
+    sapi: Sapi,
+    log: Option<LogSink>,
+    /// The segment has (or has had) a node, or needs none: it stays this process's.
+    settled: AtomicBool,
+    /// The host's segment, when it turned out later that there is one.
+    successor: OnceLock<Box<Open>>,
 }
 
 /// Where an operation runs.
@@ -55,30 +70,25 @@ enum Place {
 }
 
 impl Host {
-    /// Maps the host segment; starts no thread and opens no port.
-    pub fn open(config: Config, sapi: &str) -> Result<Self, SetupError> {
-        let segment = Segment::create(config.memory)?;
-        let clustered = config.bind.is_some() || config.refusal.is_some();
-        let options = StoreOptions { clustered, value_max: config.value_max };
-        let store = Store::try_open(segment.clone(), Clock::System, options)?;
-        let cli = sapi == "cli";
-        let starter = match (&config.refusal, config.bind) {
-            (Some(refusal), _) => {
-                segment.table().set_state(NodeState::Alone, refusal);
-                None
-            }
-            (None, Some(_)) => {
-                let log = LogSink::open(&config.log, config.log_level)?;
-                segment.table().set_state(NodeState::Joining, "not started yet: it starts at the first use");
-                Some(Starter::new(config.clone(), cli, segment.clone(), log))
-            }
-            (None, None) => {
-                segment.table().set_state(NodeState::Alone, "no cluster is configured");
-                None
-            }
+    /// Finds or makes the host segment; starts no thread or process and opens no port. `warn` is told what an operator
+    /// should know although it is no reason to fail.
+    pub fn open(config: Config, sapi: Sapi, warn: &mut dyn FnMut(&str)) -> Result<Self, SetupError> {
+        let log = match (&config.refusal, config.bind) {
+            (None, Some(_)) => Some(LogSink::open(&config.log, config.log_level)?),
+            _ => None,
         };
-        let socket = HostSocket::new(&config, &segment);
-        Ok(Self { inner: Ok(Open { config, segment, store, starter, socket, clustered, cli }) })
+        let (segment, source) = find(&config, &sapi, warn)?;
+        let forks = sapi.runtime(config.runtime) == Runtime::Process;
+        let leave_timeout = Duration::from_millis(config.leave_timeout_ms);
+        let family = Family::found(segment.clone(), forks, sapi.executes_itself(), leave_timeout)
+            .map_err(|error| SetupError::new("ephpm_kv process family", error))?;
+        let open = Open::over(config, sapi, segment, log)?;
+        if source == Source::Fresh || open.starter.is_none() {
+            open.describe();
+        } else if let (Source::Former, Some(starter)) = (source, &open.starter) {
+            starter.renew();
+        }
+        Ok(Self { inner: Ok(Inner { open, family }) })
     }
 
     /// A host that refuses everything and says why.
@@ -86,33 +96,103 @@ impl Host {
         Self { inner: Err(reason) }
     }
 
-    fn open_host(&self) -> Result<&Open, Refusal> {
-        self.inner.as_ref().map_err(|_| {
-            DEGRADED.set(false);
-            Refusal::Disabled
-        })
+    /// The segment in use; `Err`: why there is none.
+    pub(super) fn current(&self) -> Result<&Open, &str> {
+        let mut open = &self.inner.as_ref().map_err(String::as_str)?.open;
+        while let Some(successor) = open.successor.get() {
+            open = successor;
+        }
+        Ok(open)
     }
 
-    /// At the start of a request: under a server the node starts here, under the CLI with the first operation.
-    pub fn request_start(&self) {
-        let Ok(open) = &self.inner else { return };
+    pub(super) fn open_host(&self) -> Result<&Open, Refusal> {
+        let Ok(open) = self.current() else {
+            DEGRADED.set(false);
+            return Err(Refusal::Disabled);
+        };
+        if open.settled.load(Ordering::Relaxed) { Ok(open) } else { Ok(self.settle(open)) }
+    }
+
+    /// As long as this process's segment has never had a node, the host's node may be another segment's (two servers
+    /// that start at once, say): then that one is the host's, and this process moves there.
+    #[cold]
+    fn settle<'a>(&'a self, open: &'a Open) -> &'a Open {
+        let has_had_node = || open.segment.table().generation.load(Ordering::Acquire) != 0;
+        let Some(starter) = open.starter.as_ref().filter(|_| !has_had_node()) else {
+            open.settled.store(true, Ordering::Relaxed);
+            return open;
+        };
         let now = open.store.clock().now_ms();
-        if !open.cli && !open.segment.table().lease_holds(now) {
-            open.ensure_node(now);
+        if !starter.is_missing(now) {
+            return open;
+        }
+        match attach_to_node(&open.config) {
+            Attempt::Attached(segment) => {
+                if let Ok(found) = Open::over(open.config.clone(), open.sapi.clone(), segment, open.log.clone()) {
+                    found.enter();
+                    if open.successor.set(Box::new(found)).is_ok() {
+                        self.bring_along(&open.store);
+                    }
+                    return open.successor.get().map_or(open, |found| found);
+                }
+            }
+            Attempt::Refused(why) => {
+                starter.be_guest(&why);
+                starter.start(now);
+            }
+            Attempt::Nobody => starter.start(now),
+        }
+        open
+    }
+
+    /// Counts here what was counted in a segment that nobody but this family has ever seen.
+    fn bring_along(&self, from: &Store) {
+        let mut cursor = Some(0);
+        while let Some(at) = cursor {
+            let (copies, next) = from.scan(at, 256 * 1024, &|_| true);
+            for copy in copies.into_iter().filter(|copy| matches!(copy.state.body, Body::Counter(_))) {
+                let key = copy.key.as_key();
+                let counted = from.read(key, |value| match value {
+                    Value::Int(amount) => amount,
+                    Value::Bytes(_) => 0,
+                });
+                let amount = counted.ok().flatten().unwrap_or(0);
+                // Others may still count there: what is taken out is exactly what is counted here.
+                let taken = amount != 0
+                    && amount.checked_neg().is_some_and(|by| from.incr(key, by, None, Standing::Degraded).is_ok());
+                if taken && self.incr(key, amount, copy.state.ttl_ms).is_err() {
+                    let _ = from.incr(key, amount, None, Standing::Degraded);
+                }
+            }
+            cursor = next;
+        }
+    }
+
+    /// At the start of a request (`real`: not the one in which opcache preloads): under a server the node starts here,
+    /// under the CLI with the first operation.
+    pub fn request_start(&self, real: bool) {
+        let (Ok(inner), Ok(open)) = (&self.inner, self.current()) else { return };
+        if real && inner.family.enter() {
+            open.enter();
+        }
+        if !open.sapi.is_cli() {
+            let open = self.open_host().unwrap_or(open);
+            // Also while the lease holds: it outlives a node that is killed by a second.
+            open.ensure_node(open.store.clock().now_ms());
         }
         open.sweep();
     }
 
     /// At the end of a request.
     pub fn request_end(&self) {
-        if let Ok(open) = &self.inner {
+        if let Ok(open) = self.current() {
             open.sweep();
         }
     }
 
     /// At the end of the process (or before the module starts anew in it): the node leaves in order.
     pub fn shutdown(&self) {
-        if let Ok(Open { starter: Some(starter), .. }) = &self.inner {
+        if let Ok(Open { starter: Some(starter), .. }) = self.current() {
             starter.stop();
         }
     }
@@ -268,6 +348,34 @@ fn done(reply: Reply) -> Result<bool, Refusal> {
 }
 
 impl Open {
+    fn over(config: Config, sapi: Sapi, segment: Arc<Segment>, log: Option<LogSink>) -> Result<Self, SetupError> {
+        let clustered = config.bind.is_some() || config.refusal.is_some();
+        let options = StoreOptions { clustered, value_max: config.value_max };
+        let store = Store::try_open(segment.clone(), Clock::System, options)?;
+        let starter = log.clone().map(|log| Starter::new(config.clone(), &sapi, segment.clone(), log));
+        let socket = HostSocket::new(&config, &segment);
+        let (settled, successor) = (AtomicBool::new(starter.is_none()), OnceLock::new());
+        Ok(Self { config, segment, store, starter, socket, clustered, sapi, log, settled, successor })
+    }
+
+    /// A request has begun in this process: it may start the node, and its user's processes may attach.
+    fn enter(&self) {
+        self.segment.table().add_user(rustix::process::geteuid().as_raw());
+        if let Some(starter) = &self.starter {
+            starter.arm();
+        }
+    }
+
+    /// Publishes what a segment without a node has to say of itself.
+    fn describe(&self) {
+        let (state, reason) = match (&self.config.refusal, &self.starter) {
+            (Some(refusal), _) => (NodeState::Alone, refusal.as_str()),
+            (None, Some(_)) => (NodeState::Joining, "not started yet: it starts at the first use"),
+            (None, None) => (NodeState::Alone, "no cluster is configured"),
+        };
+        self.segment.table().set_state(state, reason);
+    }
+
     /// Whether what this host says of its own keys is the cluster's word.
     pub(super) fn speaks(&self) -> bool {
         if !self.clustered {

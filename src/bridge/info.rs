@@ -55,7 +55,7 @@ pub struct Info {
 impl Host {
     /// Node id of the key's owner; empty while there is none.
     pub fn owner(&self, key: Key<'_>) -> String {
-        let Ok(open) = &self.inner else { return String::new() };
+        let Ok(open) = self.current() else { return String::new() };
         if !open.clustered {
             return self.node_id();
         }
@@ -67,7 +67,7 @@ impl Host {
     }
 
     fn node_id(&self) -> String {
-        let Ok(open) = &self.inner else { return String::new() };
+        let Ok(open) = self.current() else { return String::new() };
         let table = open.segment.table();
         if let Some(index) = table.self_index() {
             return table.member(index).node_id.get();
@@ -80,16 +80,16 @@ impl Host {
 
     /// A script asks for the host's state: as good a first use as any.
     pub fn touch(&self) {
-        if let Ok(open) = &self.inner {
+        if let Ok(open) = self.open_host() {
             open.speaks();
         }
     }
 
     /// The state of this host.
     pub fn info(&self) -> Info {
-        let open = match &self.inner {
+        let open = match self.current() {
             Ok(open) => open,
-            Err(reason) => return Info::disabled(reason.clone()),
+            Err(reason) => return Info::disabled(reason.to_string()),
         };
         let table = open.segment.table();
         let stats = open.store.stats();
@@ -137,7 +137,7 @@ impl Host {
 
     /// Prometheus text of this host.
     pub fn metrics(&self) -> String {
-        let Ok(open) = &self.inner else { return String::new() };
+        let Ok(open) = self.current() else { return String::new() };
         let table = open.segment.table();
         let stats = open.store.stats();
         open.segment.metrics().render(Gauges {

@@ -4,11 +4,16 @@
 //! a queue when it is a thread of this process, over the host's socket when another process of the segment runs it.
 
 mod channel;
+mod family;
+mod find;
 mod fork;
 mod host;
 mod info;
+mod process;
+mod sapi;
 mod socket;
 mod starter;
 
 pub use host::Host;
 pub use info::{Info, MemberInfo};
+pub use sapi::Sapi;

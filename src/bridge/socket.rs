@@ -2,14 +2,15 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::channel::Asked;
 use super::fork::OfProcess;
 use crate::config::Config;
-use crate::dataplane::Limits;
-use crate::dataplane::client_blocking::{Blocking, BlockingError, UnixAddr};
-use crate::node::{settings_of, socket_name};
+use crate::dataplane::client_blocking::{Blocking, BlockingError};
+use crate::dataplane::{Limits, UnixAddr};
+use crate::node::{calls_address, settings_of};
 use crate::segment::Segment;
 use crate::wire::hello::LocalHello;
 use crate::wire::message::{Request, Response};
@@ -23,11 +24,13 @@ thread_local! {
 
 struct Connection {
     origin: u64,
+    node_pid: u32,
     blocking: Blocking,
 }
 
 /// The way to the node of a segment.
 pub(super) struct HostSocket {
+    segment: Arc<Segment>,
     address: UnixAddr,
     hello: LocalHello,
     frame_max: usize,
@@ -37,7 +40,8 @@ impl HostSocket {
     /// Connects to nothing yet.
     pub(super) fn new(config: &Config, segment: &Arc<Segment>) -> Self {
         Self {
-            address: UnixAddr::Abstract(socket_name(segment)),
+            segment: segment.clone(),
+            address: calls_address(segment),
             hello: LocalHello {
                 cluster_id: config.cluster_id.clone(),
                 node_id: String::new(),
@@ -66,13 +70,18 @@ impl HostSocket {
     ) -> Asked<Response> {
         let Ok(mut connection) = connection.try_borrow_mut() else { return Asked::NotTaken };
         let patience = CONNECT_TIMEOUT.min(deadline.saturating_duration_since(Instant::now()));
+        let (origin, node_pid) = (self.hello.origin, self.segment.table().node_pid.load(Ordering::Acquire));
+        let leads_there = |held: &Connection| (held.origin, held.node_pid) == (origin, node_pid);
         let usable = connection.as_ref().and_then(OfProcess::get);
-        if !usable.is_some_and(|held| held.origin == self.hello.origin && !held.blocking.is_lost()) {
+        if !usable.is_some_and(|held| leads_there(held) && !held.blocking.is_lost()) {
             // In a child this closes the child's end of the parent's connection, and takes nothing from the parent.
             *connection = None;
-            let blocking = Blocking::connect(&self.address, &self.hello, self.frame_max, patience);
+            if node_pid == 0 {
+                return Asked::NotTaken;
+            }
+            let blocking = Blocking::connect(&self.address, node_pid, &self.hello, self.frame_max, patience);
             let Ok(blocking) = blocking else { return Asked::NotTaken };
-            *connection = Some(OfProcess::new(Connection { origin: self.hello.origin, blocking }));
+            *connection = Some(OfProcess::new(Connection { origin, node_pid, blocking }));
         }
         let Some(held) = connection.as_mut().and_then(OfProcess::get_mut) else { return Asked::NotTaken };
         match held.blocking.call(request, deadline) {

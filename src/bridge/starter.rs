@@ -1,20 +1,28 @@
-//! Starting the node: at the first request that needs it, in the process that wins the claim in the segment.
+//! Starting the node: at the first request that needs it, as a thread of the process that wins the claim in the
+//! segment, or as a process of its own.
 
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use super::channel::Channel;
-use super::fork::{OfProcess, pid};
-use crate::config::{Config, Role};
-use crate::node::{self, Job, LogSink, Start};
+use super::fork::{OfProcess, pid, with_signals_blocked};
+use super::process;
+use super::sapi::Sapi;
+use crate::config::{Config, Role, Runtime};
+use crate::node::{self, Home, Job, LogSink, Place, Start};
 use crate::segment::Segment;
 
 /// Time between two looks at whether the segment's node is gone.
 const LOOK_EVERY_MS: u64 = 100;
+
+/// Time between two starts of a segment's node: a pile of requests that find it gone starts one.
+const START_PAUSE_MS: u64 = 500;
 
 /// How much longer than `leave_timeout_ms` the end of PHP may take.
 const LEAVE_SLACK: Duration = Duration::from_millis(500);
@@ -22,9 +30,16 @@ const LEAVE_SLACK: Duration = Duration::from_millis(500);
 /// The node, where this process runs it.
 pub(super) struct Starter {
     config: Config,
+    runtime: Runtime,
     cli: bool,
     segment: Arc<Segment>,
     log: LogSink,
+    /// Hash of what the node is started with.
+    stamp: u64,
+    /// A request has begun: not before that.
+    armed: AtomicBool,
+    /// The host's place is another segment's: a node of this one is a guest.
+    guest: AtomicBool,
     running: Mutex<Option<OfProcess<Running>>>,
     next_look_ms: AtomicU64,
 }
@@ -36,8 +51,39 @@ struct Running {
 
 impl Starter {
     /// Starts nothing.
-    pub(super) fn new(config: Config, cli: bool, segment: Arc<Segment>, log: LogSink) -> Self {
-        Self { config, cli, segment, log, running: Mutex::new(None), next_look_ms: AtomicU64::new(0) }
+    pub(super) fn new(config: Config, sapi: &Sapi, segment: Arc<Segment>, log: LogSink) -> Self {
+        Self {
+            runtime: sapi.runtime(config.runtime),
+            cli: sapi.is_cli(),
+            stamp: stamp(&config),
+            config,
+            segment,
+            log,
+            armed: AtomicBool::new(false),
+            guest: AtomicBool::new(false),
+            running: Mutex::new(None),
+            next_look_ms: AtomicU64::new(0),
+        }
+    }
+
+    /// From now on a node may be started.
+    pub(super) fn arm(&self) {
+        self.armed.store(true, Ordering::Relaxed);
+    }
+
+    /// The settings or the module may have changed: a node that was started with others makes room.
+    pub(super) fn renew(&self) {
+        self.segment.table().wanted_stamp.store(self.stamp, Ordering::Release);
+    }
+
+    /// Another segment has the host's place and is not for this process, because `why`.
+    pub(super) fn be_guest(&self, why: &str) {
+        if !self.guest.swap(true, Ordering::Relaxed) && !self.is_script() {
+            let _here = self.log.install();
+            tracing::warn!(
+                "this host's node serves other processes than this one, which takes part as a client: {why}"
+            );
+        }
     }
 
     /// The queue to the node, if it is a thread of this process.
@@ -48,21 +94,51 @@ impl Starter {
         Some(alive.channel.clone())
     }
 
-    /// Starts the node here unless some process of the segment runs it. Cheap when called often.
+    /// Starts the node unless some process of the segment runs it. Cheap when called often.
     pub(super) fn ensure(&self, now_ms: u64) {
-        let next = self.next_look_ms.load(Ordering::Relaxed);
-        if now_ms < next && self.segment.table().node_pid.load(Ordering::Relaxed) != 0 {
-            return;
-        }
-        self.next_look_ms.store(now_ms + LOOK_EVERY_MS, Ordering::Relaxed);
-        // Held only to look: the node's own thread takes it for good.
-        let free = self.segment.claim().try_lock().is_some();
-        if free {
-            self.start();
+        if self.is_missing(now_ms) {
+            self.start(now_ms);
         }
     }
 
-    fn start(&self) {
+    /// Whether the segment has no node and this process may start one. Looks now and then only.
+    pub(super) fn is_missing(&self, now_ms: u64) -> bool {
+        let looked = now_ms < self.next_look_ms.load(Ordering::Relaxed);
+        let seems_there = self.segment.table().node_pid.load(Ordering::Relaxed) != 0;
+        if looked && seems_there || !self.armed.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.next_look_ms.store(now_ms + LOOK_EVERY_MS, Ordering::Relaxed);
+        // Held only to look: the node takes it for good.
+        self.segment.claim().try_lock().is_some()
+    }
+
+    /// Starts the node.
+    pub(super) fn start(&self, now_ms: u64) {
+        if !self.segment.table().may_start(now_ms, START_PAUSE_MS) {
+            return;
+        }
+        match self.runtime {
+            Runtime::Process => self.start_process(),
+            Runtime::Thread | Runtime::Auto => self.start_thread(),
+        }
+    }
+
+    fn start_process(&self) {
+        self.renew();
+        let descriptors = self.segment.descriptors();
+        let keep = [descriptors.memory.as_raw_fd(), descriptors.hangup.as_raw_fd(), self.log.descriptor()];
+        let start = self.plan(Home::Process);
+        let title = format!("ephpm_kv: node {}", start.node_id);
+        if let Err(error) = process::detach(&title, &keep, || node::run(start)) {
+            let reason = format!("the node process cannot be started, counting alone (degraded): {error}");
+            let _here = self.log.install();
+            tracing::error!("{reason}");
+            self.segment.table().reason.set(&reason);
+        }
+    }
+
+    fn start_thread(&self) {
         let mut running = self.running.lock();
         if let Some(previous) = running.take().and_then(OfProcess::into_inner) {
             if !previous.thread.is_finished() {
@@ -74,21 +150,7 @@ impl Starter {
         }
         let Ok((channel, jobs)) = Channel::new() else { return };
         let channel = Arc::new(channel);
-        let client = match self.config.role {
-            Role::Client => true,
-            Role::Member => false,
-            Role::Auto => self.cli,
-        };
-        let script = self.is_script();
-        let start = Start {
-            node_id: self.node_id(),
-            client,
-            config: self.config.clone(),
-            segment: self.segment.clone(),
-            jobs,
-            bell: channel.bell(),
-            log: if script { self.log.clone().errors_only() } else { self.log.clone() },
-        };
+        let start = self.plan(Home::Thread { jobs, bell: channel.bell() });
         let builder = std::thread::Builder::new().name("ephpm_kv".to_string());
         // A thread inherits the mask: PHP's signals must be PHP's.
         let spawned = with_signals_blocked(|| builder.spawn(move || node::run(start)));
@@ -97,26 +159,52 @@ impl Starter {
         }
     }
 
+    fn plan(&self, home: Home) -> Start {
+        let script = self.is_script();
+        let guest = script || self.guest.load(Ordering::Relaxed);
+        Start {
+            node_id: if guest { self.guest_id() } else { self.host_id() },
+            guest_id: self.guest_id(),
+            client: guest || self.config.role == Role::Client,
+            place: match (script, guest) {
+                (true, _) => Place::Script,
+                (false, true) => Place::Guest,
+                (false, false) => Place::Host,
+            },
+            config: self.config.clone(),
+            segment: self.segment.clone(),
+            home,
+            stamp: self.stamp,
+            log: if script { self.log.clone().errors_only() } else { self.log.clone() },
+        }
+    }
+
     /// A CLI script whose node is for itself alone.
     fn is_script(&self) -> bool {
         self.cli && self.config.role == Role::Auto
     }
 
-    /// `ephpm_kv.node_id`, or host name and port; with the process id for a script's own node.
+    /// The node id that a node started here has.
     pub(super) fn node_id(&self) -> String {
-        let mut node_id = if self.config.node_id.is_empty() {
-            let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-            let port = self.config.bind.map_or(0, |bind| bind.port());
-            let host: String = host.chars().take(48).collect();
-            format!("{host}:{port}")
-        } else {
-            self.config.node_id.clone()
-        };
-        if self.is_script() {
-            let suffix = format!("#{}", pid());
-            node_id.truncate(crate::segment::table::NODE_ID_LEN_MAX - suffix.len());
-            node_id.push_str(&suffix);
+        if self.is_script() || self.guest.load(Ordering::Relaxed) { self.guest_id() } else { self.host_id() }
+    }
+
+    /// `ephpm_kv.node_id`, or host name and port.
+    fn host_id(&self) -> String {
+        if !self.config.node_id.is_empty() {
+            return self.config.node_id.clone();
         }
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let port = self.config.bind.map_or(0, |bind| bind.port());
+        let host: String = host.chars().take(48).collect();
+        format!("{host}:{port}")
+    }
+
+    /// The same with this process's id.
+    fn guest_id(&self) -> String {
+        let (mut node_id, suffix) = (self.host_id(), format!("#{}", pid()));
+        node_id.truncate(crate::segment::table::NODE_ID_LEN_MAX - suffix.len());
+        node_id.push_str(&suffix);
         node_id
     }
 
@@ -144,16 +232,21 @@ impl Starter {
     }
 }
 
-fn with_signals_blocked<T>(run: impl FnOnce() -> T) -> T {
-    let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: both sets are valid to write to; `before` is only read after pthread_sigmask has filled it.
-    unsafe {
-        let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-    }
-    let result = run();
-    // SAFETY: `before` was filled above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
-    result
+/// Hash of everything that a node is started with: its settings, and which file the module is.
+fn stamp(config: &Config) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: the address is one of this module's functions, `info` is valid to write to (and was zeroed).
+    let info = unsafe {
+        libc::dladdr(stamp as *const libc::c_void, info.as_mut_ptr());
+        info.assume_init()
+    };
+    let file = (!info.dli_fname.is_null()).then(|| {
+        // SAFETY: the loader's own name of the module.
+        let path = unsafe { std::ffi::CStr::from_ptr(info.dli_fname) };
+        std::fs::metadata(std::ffi::OsStr::from_bytes(path.to_bytes()))
+    });
+    let file =
+        file.and_then(Result::ok).map(|file| (file.dev(), file.ino(), file.size(), file.mtime(), file.mtime_nsec()));
+    xxhash_rust::xxh3::xxh3_64(format!("{config:?} {file:?}").as_bytes())
 }

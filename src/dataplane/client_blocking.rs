@@ -5,8 +5,7 @@
 //! child's descriptor).
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
@@ -14,19 +13,10 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::random;
+use super::{UnixAddr, random};
 use crate::wire::hello::{HELLO_LEN_MAX, HelloRefused, LocalHello, decode_answer, encode_hello};
 use crate::wire::message::{Request, Response};
 use crate::wire::{Frame, WireError, decode_frame, decode_response, encode_request};
-
-/// Where a Unix socket is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum UnixAddr {
-    /// In Linux's abstract namespace, by its name without the leading NUL.
-    Abstract(Vec<u8>),
-    /// In the file system.
-    Path(PathBuf),
-}
 
 /// No connection was made; nothing was sent.
 #[derive(Debug, thiserror::Error)]
@@ -76,20 +66,17 @@ enum Waited {
 }
 
 impl Blocking {
-    /// Connects and shakes hands within `timeout`. `hello.token` must be the segment's. `frame_max` as in
-    /// [`super::Limits`].
+    /// Connects to the process `node_pid` and shakes hands, within `timeout`. `hello.token` must be the segment's: it
+    /// is shown to that process only. `frame_max` as in [`super::Limits`].
     pub fn connect(
         address: &UnixAddr,
+        node_pid: u32,
         hello: &LocalHello,
         frame_max: usize,
         timeout: Duration,
     ) -> Result<Self, ConnectError> {
         let deadline = Instant::now() + timeout;
-        let address = match address {
-            UnixAddr::Abstract(name) => SocketAddrUnix::new_abstract_name(name),
-            UnixAddr::Path(path) => SocketAddrUnix::new(path),
-        }
-        .map_err(io::Error::from)?;
+        let address = address.to_rustix()?;
         let flags = SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
         let mut blocking = Self {
@@ -103,7 +90,7 @@ impl Blocking {
             scratch: vec![0; 16 << 10].into(),
         };
         blocking.open(&address, deadline)?;
-        blocking.check_user()?;
+        blocking.check_process(node_pid)?;
         encode_hello(&hello.hello(blocking.stream, true), &mut blocking.write);
         blocking.send(deadline)?;
         let frame = match blocking.receive(HELLO_LEN_MAX, deadline)? {
@@ -186,13 +173,14 @@ impl Blocking {
         }
     }
 
-    /// The token goes only to a process of the same user (or to or from root, who can read it anyway).
-    fn check_user(&self) -> io::Result<()> {
-        let (theirs, mine) = (sockopt::socket_peercred(&self.socket)?.uid, rustix::process::geteuid());
-        if theirs == mine || theirs.is_root() || mine.is_root() {
+    /// Anybody can listen under a name that is free, as any user, so what counts is the process. The kernel knows which
+    /// one it was that listened.
+    fn check_process(&self, node_pid: u32) -> io::Result<()> {
+        let listens = super::peer_pid(self.socket.as_fd())?;
+        if u32::try_from(listens) == Ok(node_pid) {
             return Ok(());
         }
-        let text = format!("the socket belongs to user {}", theirs.as_raw());
+        let text = format!("process {listens} listens there, not the node (process {node_pid})");
         Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
     }
 

@@ -3,11 +3,13 @@
 //!
 //! - [`server`] accepts and answers through a [`Handler`];
 //! - [`link`] keeps one connection to a peer, for callers on any thread;
-//! - [`client_blocking`] is for a PHP process that runs no runtime.
+//! - [`client_blocking`] is for a PHP process that runs no runtime;
+//! - [`attach`] hands a host's segment to further processes of the host.
 //!
 //! One task owns one connection and does its reading and writing: a reply takes one wake-up, and all that waits goes
 //! out in one write.
 
+pub mod attach;
 pub mod client_blocking;
 mod connection;
 mod io;
@@ -16,6 +18,7 @@ pub mod server;
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -58,6 +61,34 @@ impl Limits {
             write_buffer_max: (8 << 20) + 2 * frame_max,
             handshake_max: Duration::from_secs(2),
             stall_max: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Where a Unix socket is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UnixAddr {
+    /// In Linux's abstract namespace, by its name without the leading NUL.
+    Abstract(Vec<u8>),
+    /// In the file system.
+    Path(PathBuf),
+}
+
+impl UnixAddr {
+    fn to_rustix(&self) -> std::io::Result<rustix::net::SocketAddrUnix> {
+        Ok(match self {
+            Self::Abstract(name) => rustix::net::SocketAddrUnix::new_abstract_name(name),
+            Self::Path(path) => rustix::net::SocketAddrUnix::new(path),
+        }?)
+    }
+}
+
+impl std::fmt::Display for UnixAddr {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            // As /proc/net/unix and ss show it.
+            Self::Abstract(name) => write!(f, "@{}", String::from_utf8_lossy(name)),
+            Self::Path(path) => path.display().fmt(f),
         }
     }
 }
@@ -120,6 +151,34 @@ pub trait Handler: Send + Sync + 'static {
     /// A request with its id, which is unique within `peer.stream` and rises from 1. Requests of one connection come
     /// in the order in which they were sent.
     fn handle(&self, peer: &Peer, id: u64, request: Request) -> Answer;
+}
+
+/// Whether somebody listens at `address`: connects without waiting, and says nothing.
+pub fn is_served(address: &UnixAddr) -> bool {
+    address.to_rustix().and_then(connect_without_waiting).is_ok()
+}
+
+fn connect_without_waiting(address: rustix::net::SocketAddrUnix) -> std::io::Result<std::os::fd::OwnedFd> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, &address) {
+        // A full backlog is somebody's, too.
+        Ok(()) | Err(rustix::io::Errno::AGAIN) => Ok(socket),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The process at the other end of a Unix socket (the one that connected, or that called `listen`), in this process's
+/// numbers; 0: it is in another pid namespace. (rustix's type for credentials cannot hold that 0.)
+fn peer_pid(socket: std::os::fd::BorrowedFd<'_>) -> std::io::Result<i32> {
+    use std::os::fd::AsRawFd;
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    let into = (&raw mut credentials).cast();
+    // SAFETY: `credentials` and `len` are valid to write to, and `len` is the size of the former.
+    let code = unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, into, &mut len) };
+    if code == 0 { Ok(credentials.pid) } else { Err(std::io::Error::last_os_error()) }
 }
 
 /// A random number other than 0: the name of a stream.

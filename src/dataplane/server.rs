@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 
 use super::connection::{Connection, End};
 use super::io::{Broken, Stream, read_hello, tune};
-use super::{Handler, Limits, Peer};
+use super::{Handler, Limits, Peer, UnixAddr};
 use crate::wire::encode_response;
 use crate::wire::hello::{Hello, HelloRefused, LocalHello, RefusalCode, decode_hello, encode_answer};
 use crate::wire::message::Response;
@@ -42,13 +42,38 @@ pub async fn bind(address: SocketAddr) -> io::Result<PeerListener> {
     TcpListener::bind(address).await
 }
 
-/// Listens for the host's own processes, on this name in Linux's abstract namespace.
-pub fn bind_unix(name: &[u8]) -> io::Result<HostListener> {
-    use std::os::linux::net::SocketAddrExt;
-    let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
-    let listener = std::os::unix::net::UnixListener::bind_addr(&address)?;
+/// Listens for the host's own processes. A socket file that nobody listens on any more is replaced. Errors: somebody
+/// listens there (`AddrInUse`), or the file system refuses.
+pub fn bind_unix(address: &UnixAddr) -> io::Result<HostListener> {
+    use std::os::unix::net::UnixListener as Listener;
+    let listener = match address {
+        UnixAddr::Abstract(name) => {
+            use std::os::linux::net::SocketAddrExt;
+            Listener::bind_addr(&std::os::unix::net::SocketAddr::from_abstract_name(name)?)?
+        }
+        UnixAddr::Path(path) => {
+            let listener = match Listener::bind(path) {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path) => {
+                    std::fs::remove_file(path)?;
+                    Listener::bind(path)?
+                }
+                result => result?,
+            };
+            // Who may do what is decided by what the kernel says of the caller, whatever the umask was.
+            std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o666))?;
+            listener
+        }
+    };
     listener.set_nonblocking(true)?;
     UnixListener::from_std(listener)
+}
+
+/// A socket file that its last owner left behind.
+fn is_stale(path: &std::path::Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    is_socket && std::os::unix::net::UnixStream::connect(path).is_err_and(refused)
 }
 
 /// Serves peers over TCP until `stop` is true (or its sender gone); all connections are closed when it returns.
@@ -62,8 +87,7 @@ pub async fn serve(
     accept_all(listener, Shared::new(hello, limits, handler), stop).await;
 }
 
-/// The same for the processes of this host on its Unix socket: the caller must run as this user or root and know the
-/// segment's token.
+/// The same for the processes of this host on its Unix socket: the caller must know the segment's token.
 pub async fn serve_unix(
     listener: UnixListener,
     hello: Arc<LocalHello>,
@@ -111,12 +135,9 @@ impl Listener for UnixListener {
         Ok((stream, Caller::Local))
     }
 
-    fn admit(stream: &UnixStream) -> io::Result<()> {
-        let uid = stream.peer_cred()?.uid();
-        if uid == 0 || uid == rustix::process::geteuid().as_raw() {
-            return Ok(());
-        }
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("called by user {uid}")))
+    fn admit(_: &UnixStream) -> io::Result<()> {
+        // Pools of several users share a segment, and so its token.
+        Ok(())
     }
 }
 

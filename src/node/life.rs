@@ -1,22 +1,21 @@
 //! From binding the ports to leaving the cluster.
 
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, watch};
 
+use super::meet::{Meeting, calls_address, host_address, is_virgin};
+use super::orders::Orders;
 use super::parts::{Node, now_ms};
 use super::serve::{HostHandler, PeerHandler};
-use super::timers;
-use super::{Job, Start};
+use super::{Home, Job, Place, Start, timers};
 use crate::cluster::{self, Gossip, GossipConfig, Me, Membership, Phase, names_others};
-use crate::config::{Config, SocketName};
-use crate::dataplane::{Limits, server};
+use crate::config::Config;
+use crate::dataplane::{Limits, is_served, server};
 use crate::error::SetupError;
 use crate::handoff::shares::Homeward;
 use crate::handoff::slots::Ownership;
@@ -29,7 +28,10 @@ use crate::store::{Store, StoreOptions};
 use crate::wire::hello::{LocalHello, PROTOCOL, Settings};
 
 /// Time between two attempts to bind a port that is in use.
-const BIND_RETRY: Duration = Duration::from_millis(500);
+const BIND_RETRY: Duration = Duration::from_millis(100);
+
+/// Attempts to find a port that is free on both protocols.
+const PORT_TRIES: u32 = 16;
 
 /// Gossip rounds in which the cluster hears of a departure.
 const ROUNDS_TO_SAY_GOODBYE: u32 = 2;
@@ -41,18 +43,34 @@ struct Ports {
     udp: std::net::UdpSocket,
 }
 
-/// Lives until a [`Job::Stop`].
+/// Lives until its orders are to stop.
 pub(super) async fn live(start: Start) {
-    let Start { config, client, node_id, segment, jobs, bell, .. } = start;
-    if config.socket != SocketName::Auto {
-        tracing::warn!("ephpm_kv.socket is not used yet: the processes of a segment meet on a socket named after it");
+    let Start { config, mut place, mut client, mut node_id, guest_id, segment, home, stamp, .. } = start;
+    let own_process = matches!(home, Home::Process);
+    let mut orders = match Orders::new(home, &segment, &config, stamp) {
+        Ok(orders) => orders,
+        Err(error) => return tracing::error!(%error, "no way to be told to stop"),
+    };
+    let mut meeting = None;
+    if let Some(address) = host_address(&config) {
+        if place == Place::Host {
+            match Meeting::listen(&address) {
+                Ok(listener) => {
+                    meeting = Some(Meeting::begin(listener, &address, segment.clone(), own_process));
+                }
+                // Somebody was faster: this segment's processes move there.
+                Err(_) if is_virgin(&segment) && is_served(&address) => return,
+                Err(error) if is_served(&address) => {
+                    tracing::warn!(%address, %error, "another segment of this host has its place: taking part as a client");
+                    (place, client, node_id) = (Place::Guest, true, guest_id);
+                }
+                Err(error) => {
+                    tracing::error!(%address, %error, "no socket (ephpm_kv.socket) for the host's other processes: they are not attached");
+                }
+            }
+        }
+        orders.end_without(address, place);
     }
-    // SAFETY: the bell is open in this thread's descriptor table for as long as the node runs.
-    let bell = unsafe { BorrowedFd::borrow_raw(bell) };
-    // A duplicate, so that closing it is this thread's business alone.
-    let Ok(bell) = rustix::io::fcntl_dupfd_cloexec(bell, 3) else { return };
-    // SAFETY: `OwnedFd` names one open descriptor until the AsyncFd drops it.
-    let Ok(bell) = (unsafe { AsyncFd::register(bell) }) else { return };
     let options = StoreOptions { clustered: true, value_max: config.value_max };
     let store = match Store::try_open(segment.clone(), crate::clock::Clock::System, options) {
         Ok(store) => store,
@@ -60,7 +78,7 @@ pub(super) async fn live(start: Start) {
     };
     store.rescan_dirty();
     let ports = loop {
-        match bind(&config).await {
+        match bind(&config, place).await {
             Ok(ports) => break ports,
             Err(error) => {
                 let reason = format!("{error}; counting alone, trying again");
@@ -68,7 +86,7 @@ pub(super) async fn live(start: Start) {
                     tracing::error!("{reason}");
                 }
                 segment.table().set_state(NodeState::Alone, &reason);
-                if wait_alone(&bell, &jobs, BIND_RETRY).await {
+                if wait_alone(&mut orders, BIND_RETRY).await {
                     return;
                 }
             }
@@ -76,7 +94,10 @@ pub(super) async fn live(start: Start) {
     };
     let generation = crate::clock::generation();
     segment.table().generation.store(generation, Ordering::Release);
-    let address = config.advertise.unwrap_or(ports.listen);
+    let mut address = config.advertise.unwrap_or(ports.listen);
+    if place != Place::Host {
+        address.set_port(ports.listen.port());
+    }
     let origin = segment.origin();
     let me = Me { node_id: node_id.clone(), generation, address, client, origin, protocol: PROTOCOL };
     let hello = Arc::new(LocalHello {
@@ -116,7 +137,7 @@ pub(super) async fn live(start: Start) {
         Err(error) => {
             tracing::error!("{error}");
             segment.table().set_state(NodeState::Alone, &error.to_string());
-            while !wait_alone(&bell, &jobs, Duration::from_secs(3_600)).await {}
+            while !wait_alone(&mut orders, Duration::from_secs(3_600)).await {}
             return;
         }
     };
@@ -124,7 +145,7 @@ pub(super) async fn live(start: Start) {
     let (stop_serving, stopped) = watch::channel(false);
     let peer_handler = Arc::new(PeerHandler(node.clone()));
     tokio::spawn(server::serve(ports.tcp, hello.clone(), limits, peer_handler, stopped.clone()));
-    if let Some(listener) = host_listener(&segment) {
+    if let Some(listener) = calls_listener(&segment) {
         tokio::spawn(server::serve_unix(listener, hello, limits, Arc::new(HostHandler(node.clone())), stopped));
     }
     let tasks = [
@@ -135,7 +156,9 @@ pub(super) async fn live(start: Start) {
         tokio::spawn(timers::housekeep(node.clone())),
         tokio::spawn(timers::close_breakers(node.clone())),
     ];
-    let timeout = work(&node, &bell, &jobs).await;
+    let timeout = work(&node, &mut orders).await;
+    // Whoever comes now is not part of what leaves.
+    drop(meeting);
     leave(&node, &gossip, timeout).await;
     for task in tasks {
         task.abort();
@@ -145,45 +168,34 @@ pub(super) async fn live(start: Start) {
         gossip.shutdown(ROUNDS_TO_SAY_GOODBYE).await;
     }
     let _ = stop_serving.send(true);
+    tracing::info!("left the cluster");
 }
 
-/// Takes jobs until one says stop; returns the time to leave in.
-async fn work(node: &Arc<Node>, bell: &AsyncFd<OwnedFd>, jobs: &crossbeam_channel::Receiver<Job>) -> Duration {
-    loop {
-        ring(bell).await;
-        while let Ok(job) = jobs.try_recv() {
-            match job {
-                Job::Call { call, deadline, done } => node.router.submit(call, deadline, done),
-                Job::Flush { namespace, deadline, done } => {
-                    let node = node.clone();
-                    tokio::spawn(async move { done(node.flush_everywhere(namespace, deadline).await) });
-                }
-                Job::Stop { timeout } => return timeout,
-            }
+/// Takes jobs until told to stop; returns the time to leave in.
+async fn work(node: &Arc<Node>, orders: &mut Orders) -> Duration {
+    let take = &mut |job| match job {
+        Job::Call { call, deadline, done } => node.router.submit(call, deadline, done),
+        Job::Flush { namespace, deadline, done } => {
+            let node = node.clone();
+            tokio::spawn(async move { done(node.flush_everywhere(namespace, deadline).await) });
         }
-    }
+        // The orders' own.
+        Job::Stop { .. } => {}
+    };
+    orders.obey(take).await
 }
 
 /// Waits for `time` while no cluster can be had; calls are counted in this host's share. `true`: told to stop.
-async fn wait_alone(bell: &AsyncFd<OwnedFd>, jobs: &crossbeam_channel::Receiver<Job>, time: Duration) -> bool {
-    let until = Instant::now() + time;
-    while Instant::now() < until {
-        let _ = tokio::time::timeout_at(until.into(), ring(bell)).await;
-        while let Ok(job) = jobs.try_recv() {
-            match job {
-                // A dropped `done` tells the caller that nothing was decided: it counts for itself.
-                Job::Call { .. } | Job::Flush { .. } => {}
-                Job::Stop { .. } => return true,
-            }
-        }
-    }
-    false
+async fn wait_alone(orders: &mut Orders, time: Duration) -> bool {
+    // A dropped `done` tells the caller that nothing was decided: it counts for itself.
+    tokio::time::timeout(time, orders.obey(&mut drop)).await.is_ok()
 }
 
 /// Hands slots and shares over, tells the cluster, and waits until it knows.
 async fn leave(node: &Arc<Node>, gossip: &Arc<Gossip>, timeout: Duration) {
     let deadline = Instant::now() + timeout;
     let table = node.segment.table();
+    tracing::info!("leaving the cluster");
     table.set_state(NodeState::Leaving, "");
     node.leaving.send_replace(true);
     node.membership.lock().set_phase(Phase::Leaving);
@@ -239,14 +251,27 @@ async fn start_gossip(
     Gossip::start(config, Some(udp)).await
 }
 
-async fn bind(config: &Config) -> Result<Ports, SetupError> {
+async fn bind(config: &Config, place: Place) -> Result<Ports, SetupError> {
     let Some(address) = config.bind else {
         return Err(SetupError::new("ephpm_kv.bind", "not set"));
     };
     let in_use = |error: std::io::Error| SetupError::new(format!("ephpm_kv.bind={address}"), error);
-    let tcp = server::bind(address).await.map_err(in_use)?;
-    let udp = cluster::bind(address)?;
-    Ok(Ports { listen: address, tcp, udp })
+    if place == Place::Host {
+        let tcp = server::bind(address).await.map_err(in_use)?;
+        let udp = cluster::bind(address)?;
+        return Ok(Ports { listen: address, tcp, udp });
+    }
+    // The host's port is its node's. What the system gives for one protocol may be taken for the other.
+    let mut tries = 0;
+    loop {
+        let tcp = server::bind(SocketAddr::new(address.ip(), 0)).await.map_err(in_use)?;
+        let listen = tcp.local_addr().map_err(in_use)?;
+        match cluster::bind(listen) {
+            Ok(udp) => return Ok(Ports { listen, tcp, udp }),
+            Err(error) if tries >= PORT_TRIES => return Err(error),
+            Err(_) => tries += 1,
+        }
+    }
 }
 
 /// What must agree between the nodes of a cluster.
@@ -255,26 +280,13 @@ pub fn settings_of(config: &Config) -> Settings {
     Settings { replicas: config.replicas, copy_all_max: config.copy_all_max, slots }
 }
 
-/// Name of the host's socket in Linux's abstract namespace.
-pub fn socket_name(segment: &Segment) -> Vec<u8> {
-    format!("ephpm_kv/{:016x}", segment.origin()).into_bytes()
-}
-
 /// The socket where other processes of the segment reach this node.
-fn host_listener(segment: &Segment) -> Option<server::HostListener> {
-    match server::bind_unix(&socket_name(segment)) {
+fn calls_listener(segment: &Segment) -> Option<server::HostListener> {
+    match server::bind_unix(&calls_address(segment)) {
         Ok(listener) => Some(listener),
         Err(error) => {
             tracing::error!(%error, "no socket for the host's other processes: they count in this host's share");
             None
         }
-    }
-}
-
-/// Waits for the bell and silences it.
-async fn ring(bell: &AsyncFd<OwnedFd>) {
-    if let Ok(mut ready) = bell.readable().await {
-        let _ = rustix::io::read(bell.get_ref(), &mut [0_u8; 8]);
-        ready.clear_ready();
     }
 }

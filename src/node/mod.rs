@@ -2,11 +2,13 @@
 
 mod life;
 mod log;
+mod meet;
+mod orders;
 mod parts;
 mod serve;
 mod timers;
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -18,11 +20,13 @@ use crate::error::SetupError;
 use crate::metrics::Lost;
 use crate::router::Done;
 use crate::segment::Segment;
+use crate::segment::descriptors::Descriptors;
 use crate::segment::table::NodeState;
 use crate::wire::message::Call;
 
-pub use life::{settings_of, socket_name};
+pub use life::settings_of;
 pub use log::LogSink;
+pub use meet::{calls_address, host_address};
 
 /// What PHP threads of the node's own process ask of it.
 pub enum Job {
@@ -51,32 +55,66 @@ pub enum Job {
     },
 }
 
+/// Where the node runs, and how its own process's PHP threads (if it has any) reach it.
+pub enum Home {
+    /// A thread of a PHP process.
+    Thread {
+        /// Jobs of this process.
+        jobs: Receiver<Job>,
+        /// Rings when `jobs` has something: an eventfd that this process shares with the node's thread.
+        bell: RawFd,
+    },
+    /// A process of its own, which ends when no PHP process of the segment is left.
+    Process,
+}
+
+/// What the node is to its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The host's node: on the host's port, and the one to attach to.
+    Host,
+    /// The host's node serves another segment: this one is a client on a port that the system gives, until that one
+    /// has gone.
+    Guest,
+    /// A CLI script's own: the same, for good.
+    Script,
+}
+
 /// What a node is started with.
 pub struct Start {
     /// The settings.
     pub config: Config,
-    /// Owns nothing.
+    /// What it is to its host.
+    pub place: Place,
+    /// Owns nothing. Always so for guests and scripts.
     pub client: bool,
-    /// The identity: `config.node_id`, or made from it.
+    /// The identity.
     pub node_id: String,
+    /// The identity if it has to be a guest after all.
+    pub guest_id: String,
     /// The host segment; its claim is taken by the node's thread.
     pub segment: Arc<Segment>,
-    /// Jobs of this process.
-    pub jobs: Receiver<Job>,
-    /// Rings when `jobs` has something: an eventfd that this process shares with the node's thread.
-    pub bell: RawFd,
+    /// Where it runs.
+    pub home: Home,
+    /// Hash of what it is started with.
+    pub stamp: u64,
     /// Where to log.
     pub log: LogSink,
 }
 
 /// Runs the node on this thread until it is stopped. Returns at once when another process of the segment has one.
 ///
-/// The thread must have all signals blocked and be the node's alone: it gets a descriptor table of its own, so that
-/// nothing the node opens is inherited by what PHP forks or starts, and holds nothing that PHP has open.
+/// The thread must be the node's alone. In a PHP process it must have all signals blocked, and gets a descriptor table
+/// of its own, so that nothing the node opens is inherited by what PHP forks or starts, and holds nothing that PHP has
+/// open.
 pub fn run(start: Start) {
     let segment = start.segment.clone();
     let Some((claim, _recovered)) = segment.claim().try_lock() else { return };
-    isolate_descriptors(&[start.bell, start.log.descriptor()]);
+    if let Home::Thread { bell, .. } = &start.home {
+        let Descriptors { memory, hangup, alive } = segment.descriptors();
+        let of_segment = [memory, hangup, alive].map(AsRawFd::as_raw_fd);
+        isolate_descriptors(&[&[*bell, start.log.descriptor()], &of_segment[..]].concat());
+    }
     let table = segment.table();
     // What a node before this one owned is not ours until the cluster says so.
     for slot in 0..crate::segment::table::SLOTS as u16 {
@@ -87,13 +125,14 @@ pub fn run(start: Start) {
     let unresolved = table.unresolved.swap(0, Ordering::Relaxed);
     segment.metrics().lose(Lost::Unresolved, unresolved);
     table.set_state(NodeState::Joining, "starting");
+    table.node_stamp.store(start.stamp, Ordering::Release);
     table.node_pid.store(std::process::id(), Ordering::Release);
     let guard = start.log.install();
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run_runtime(start)));
     let reason = match ended {
         Ok(Ok(())) => String::new(),
         Ok(Err(error)) => error.to_string(),
-        Err(_) => "the node's thread panicked".to_string(),
+        Err(_) => "the node panicked".to_string(),
     };
     if !reason.is_empty() {
         tracing::error!(reason = %reason, "node ended");

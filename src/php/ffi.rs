@@ -45,6 +45,8 @@ unsafe extern "C" {
     ) -> c_int;
     /// Text of an ini entry, NULL when it has none.
     pub fn zend_ini_string_ex(name: *const c_char, len: usize, orig: c_int, exists: *mut bool) -> *mut c_char;
+    /// Whether PHP itself is still starting: a request that begins now is opcache's, which preloads.
+    pub fn php_during_module_startup() -> bool;
     /// Removes a module's ini entries.
     pub fn zend_unregister_ini_entries_ex(module_number: c_int, module_type: c_int);
     /// Prints a module's ini entries as phpinfo does.

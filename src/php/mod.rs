@@ -20,12 +20,12 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use ext_php_rs::PHP_ZTS;
 use ext_php_rs::builders::ModuleBuilder;
 use ext_php_rs::ffi::{E_WARNING, ext_php_rs_sapi_module, php_error_docref};
 use ext_php_rs::zend::{ModuleEntry, StaticModuleEntry};
 
-use crate::bridge::Host;
-use crate::config::Runtime;
+use crate::bridge::{Host, Sapi};
 
 /// The host that MINIT made; every MINIT makes a new one, since a SAPI may restart modules within one process.
 static HOST: AtomicPtr<Host> = AtomicPtr::new(ptr::null_mut());
@@ -73,14 +73,9 @@ unsafe extern "C" fn startup(_type: c_int, module_number: c_int) -> c_int {
         if let Some(refusal) = &config.refusal {
             warn_at_startup(&format!("no cluster is started, this host counts alone: {refusal}"));
         }
-        if config.enabled && config.bind.is_some() && config.runtime == Runtime::Process {
-            warn_at_startup(
-                "ephpm_kv.runtime=process: this version has no separate node process yet; the node runs as a thread of \
-                 the process that first needs it",
-            );
-        }
         let host = if config.enabled {
-            Host::open(config, sapi_name()).unwrap_or_else(|error| {
+            let sapi = Sapi::new(sapi_name(), PHP_ZTS);
+            Host::open(config, sapi, &mut warn_at_startup).unwrap_or_else(|error| {
                 warn_at_startup(&format!("the extension is disabled: {error}"));
                 Host::disabled(error.to_string())
             })
@@ -99,7 +94,9 @@ unsafe extern "C" fn shutdown(module_type: c_int, module_number: c_int) -> c_int
 }
 
 unsafe extern "C" fn request_startup(_type: c_int, _module_number: c_int) -> c_int {
-    guarded(|| host().request_start())
+    // SAFETY: only reads a flag.
+    let preloads = unsafe { ffi::php_during_module_startup() };
+    guarded(|| host().request_start(!preloads))
 }
 
 unsafe extern "C" fn request_shutdown(_type: c_int, _module_number: c_int) -> c_int {

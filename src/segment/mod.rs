@@ -1,26 +1,27 @@
 //! The host segment: the memory that all PHP processes of one host share.
 
+pub mod descriptors;
 pub mod mutex;
 pub mod table;
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{MemfdFlags, Mode, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::clock::Clock;
 use crate::error::SetupError;
 use crate::metrics::Metrics;
+use descriptors::Descriptors;
 use mutex::RobustMutex;
 use table::Table;
 
 /// Says that a mapping is a host segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"EPHPMKV\x01");
 
-/// Number of the layout; a segment of another layout is not taken over.
+/// Number of the layout; a segment of another layout is not taken over. Raised with every change of what lies where,
+/// or of what it means.
 pub const LAYOUT: u32 = 1;
 
 /// Smallest segment in bytes.
@@ -56,7 +57,7 @@ struct Header {
 pub struct Segment {
     base: NonNull<u8>,
     size: usize,
-    fd: OwnedFd,
+    descriptors: Descriptors,
 }
 
 // SAFETY: all shared state behind `base` is atomics and process-shared locks, or is written only before sharing.
@@ -78,25 +79,54 @@ impl Segment {
         if !portable_atomic::AtomicU128::is_lock_free() {
             return Err(fail("atomics", &"this processor has no 16-byte compare-and-swap"));
         }
-        let size = (memory_bytes & !0xffff) as usize;
-        let fd = rustix::fs::memfd_create("ephpm_kv", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-            .map_err(|error| fail("memfd_create", &error))?;
-        rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(|error| fail("fchmod", &error))?;
-        rustix::fs::ftruncate(&fd, size as u64).map_err(|error| fail("ftruncate", &error))?;
-        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
-            .map_err(|error| fail("seals", &error))?;
-        // SAFETY: a fresh shared mapping of a file of exactly `size` bytes that cannot shrink.
-        let base = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &fd, 0)
-        }
-        .map_err(|error| fail("mmap", &error))?;
-        let base = NonNull::new(base.cast::<u8>()).ok_or_else(|| fail("mmap", &"mapped at zero"))?;
-        let segment = Self { base, size, fd };
-        // Counters are nobody's business in a core file; not being able to say so is no reason to fail.
-        // SAFETY: the range is this mapping; the advice changes no content.
-        let _ = unsafe { rustix::mm::madvise(base.as_ptr().cast(), size, Advice::LinuxDontDump) };
+        let size = Self::size_of(memory_bytes);
+        let segment = Self::map(Descriptors::create(size).map_err(|error| fail("memfd", &error))?, size)?;
         segment.initialise().map_err(|error| fail("set-up", &error))?;
         Ok(Arc::new(segment))
+    }
+
+    /// Maps a segment that another process made. Errors: it cannot be trusted (see [`Descriptors::trusted_size`]), is
+    /// none, or one of another layout.
+    pub fn join(descriptors: Descriptors) -> Result<Arc<Self>, SetupError> {
+        let refuse = |why: String| SetupError::new("host segment of another process", why);
+        let size = descriptors.trusted_size().map_err(refuse)?;
+        if !(MEMORY_MIN..=MEMORY_MAX).contains(&size) || size % 0x1_0000 != 0 {
+            return Err(refuse(format!("{size} bytes is no size of a segment")));
+        }
+        let segment = Self::map(descriptors, size as usize)?;
+        let header = segment.header();
+        if header.magic != MAGIC {
+            return Err(refuse("not a segment".to_string()));
+        }
+        if header.layout != layout() {
+            return Err(refuse(format!(
+                "layout {} there, {} here: it belongs to another release of the module",
+                header.layout as u32,
+                layout() as u32
+            )));
+        }
+        if header.size != size {
+            return Err(refuse(format!("{size} bytes hold a segment of {}", header.size)));
+        }
+        Ok(Arc::new(segment))
+    }
+
+    /// Size in bytes of a segment made for `memory_bytes`.
+    pub fn size_of(memory_bytes: u64) -> usize {
+        (memory_bytes & !0xffff) as usize
+    }
+
+    fn map(descriptors: Descriptors, size: usize) -> Result<Self, SetupError> {
+        let fail = |error: &dyn std::fmt::Display| SetupError::new("host segment: mmap", error);
+        let (protection, memory) = (ProtFlags::READ | ProtFlags::WRITE, &descriptors.memory);
+        // SAFETY: a fresh shared mapping of a file of exactly `size` bytes that cannot shrink.
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), size, protection, MapFlags::SHARED, memory, 0) }
+            .map_err(|error| fail(&error))?;
+        // Counters are nobody's business in a core file; not being able to say so is no reason to fail.
+        // SAFETY: the range is this mapping; the advice changes no content.
+        let _ = unsafe { rustix::mm::madvise(base, size, Advice::LinuxDontDump) };
+        let base = NonNull::new(base.cast::<u8>()).ok_or_else(|| fail(&"mapped at zero"))?;
+        Ok(Self { base, size, descriptors })
     }
 
     fn initialise(&self) -> Result<(), std::io::Error> {
@@ -110,7 +140,7 @@ impl Segment {
         // SAFETY: the mapping is larger than the header, page aligned, zeroed (valid for every field), and not shared
         // with anybody yet.
         unsafe {
-            (*header).layout = u64::from(LAYOUT);
+            (*header).layout = layout();
             (*header).size = self.size as u64;
             (*header).origin = word(0) | 1;
             (*header).hash_seed = word(8);
@@ -166,14 +196,9 @@ impl Segment {
         self.size
     }
 
-    /// The memfd.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-
-    /// The memfd's number.
-    pub fn raw_fd(&self) -> i32 {
-        self.fd.as_raw_fd()
+    /// What gives access to it.
+    pub fn descriptors(&self) -> &Descriptors {
+        &self.descriptors
     }
 
     /// Coarse monotonic milliseconds of the next sweep by a process without a node.
@@ -231,6 +256,16 @@ impl Segment {
     }
 }
 
+/// What the header says of the layout: the number, and above it the size of the header, which differs where a type of
+/// the platform does.
+fn layout() -> u64 {
+    let number = LAYOUT;
+    // A second layout, for tests of what two releases make of each other.
+    #[cfg(feature = "testing")]
+    let number = std::env::var("EPHPM_KV_TEST_LAYOUT").ok().and_then(|text| text.parse().ok()).unwrap_or(number);
+    u64::from(number) | (std::mem::size_of::<Header>() as u64) << 32
+}
+
 impl Drop for Segment {
     fn drop(&mut self) {
         // SAFETY: the range is this mapping, and nothing borrows from it any more.
@@ -249,9 +284,28 @@ mod tests {
         assert_ne!(one.origin(), 0);
         assert_ne!(one.origin(), other.origin());
         assert_ne!(one.token(), other.token());
-        assert!(rustix::fs::ftruncate(one.fd(), 1 << 20).is_err());
+        assert!(rustix::fs::ftruncate(&one.descriptors().memory, 1 << 20).is_err());
         assert!(Segment::create(1 << 20).is_err());
         assert!(one.claim().try_lock().is_some());
+    }
+
+    #[test]
+    fn a_segment_can_be_joined_by_its_descriptors_and_nothing_else_can() {
+        let one = Segment::create(4 << 20).unwrap();
+        let joined = Segment::join(one.descriptors().duplicate().unwrap()).unwrap();
+        assert_eq!((joined.origin(), joined.size()), (one.origin(), one.size()));
+        joined.next_sweep_ms().store(7, Ordering::Release);
+        assert_eq!(one.next_sweep_ms().load(Ordering::Acquire), 7);
+
+        let empty = Descriptors::create(4 << 20).unwrap();
+        assert_eq!(Segment::join(empty).err().unwrap().why, "not a segment");
+        let mut unsealed = one.descriptors().duplicate().unwrap();
+        unsealed.memory = rustix::fs::memfd_create("plain", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        assert!(Segment::join(unsealed).is_err());
+        // SAFETY: the field is aligned and nobody reads it meanwhile.
+        unsafe { (*one.base.cast::<Header>().as_ptr()).layout = layout() + 1 };
+        let error = Segment::join(one.descriptors().duplicate().unwrap()).err().unwrap();
+        assert!(error.why.starts_with("layout 2 there, 1 here"), "{error}");
     }
 
     #[test]

@@ -14,6 +14,9 @@ pub const MEMBERS_MAX: usize = 256;
 /// Longest node id in bytes.
 pub const NODE_ID_LEN_MAX: usize = 64;
 
+/// Most users whose processes may share a segment.
+const USERS_MAX: usize = 64;
+
 /// Who owns a slot, as this host knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
@@ -147,6 +150,14 @@ pub struct Table {
     state: AtomicU32,
     /// Index of this node in `members`, plus one; 0 while unknown.
     self_index: AtomicU32,
+    /// What the node was started with: a hash of its settings and of the module's file.
+    pub node_stamp: AtomicU64,
+    /// What the last process family that was started (anew) has: a node with another stamp makes room.
+    pub wanted_stamp: AtomicU64,
+    /// Coarse monotonic milliseconds before which no process starts a node again.
+    next_start_ms: AtomicU64,
+    /// Users (plus one) of the segment's PHP processes; 0: free.
+    users: [AtomicU32; USERS_MAX],
     /// Live members in the view, this node included.
     pub members_live: AtomicU32,
     /// Shares of this host that no owner has acknowledged.
@@ -185,6 +196,30 @@ impl Table {
     pub fn set_state(&self, state: NodeState, reason: &str) {
         self.reason.set(reason);
         self.state.store(state as u32, Ordering::Release);
+    }
+
+    /// Whether the caller is the one to start a node now: then nobody else is for `pause_ms`.
+    pub fn may_start(&self, now_ms: u64, pause_ms: u64) -> bool {
+        let next = self.next_start_ms.load(Ordering::Relaxed);
+        let begin =
+            |next| self.next_start_ms.compare_exchange(next, now_ms + pause_ms, Ordering::AcqRel, Ordering::Relaxed);
+        now_ms >= next && begin(next).is_ok()
+    }
+
+    /// A PHP process of this user has the segment. Beyond 64 users the others' new processes are refused.
+    pub fn add_user(&self, uid: u32) {
+        let word = uid.wrapping_add(1);
+        for user in &self.users {
+            let free = user.compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire);
+            if free.is_ok() || free == Err(word) {
+                return;
+            }
+        }
+    }
+
+    /// Whether PHP processes of this user have had the segment.
+    pub fn has_user(&self, uid: u32) -> bool {
+        self.users.iter().any(|user| user.load(Ordering::Acquire) == uid.wrapping_add(1))
     }
 
     /// Index of this host's node among the members, once it has one.
@@ -298,6 +333,26 @@ mod tests {
         assert_eq!(table.owner(16_383), Owner::Nobody);
         assert!(!table.lease_holds(0));
         assert_eq!(table.index_of(""), None);
+    }
+
+    #[test]
+    fn one_of_many_starts_a_node_and_then_nobody_for_a_while() {
+        let table = zeroed();
+        assert!(table.may_start(1_000, 500));
+        assert!(!table.may_start(1_000, 500) && !table.may_start(1_499, 500));
+        assert!(table.may_start(1_500, 500));
+    }
+
+    #[test]
+    fn users_are_remembered() {
+        let table = zeroed();
+        assert!(!table.has_user(0));
+        for uid in [0, 33, 33, 1_000] {
+            table.add_user(uid);
+        }
+        assert!(table.has_user(0) && table.has_user(33) && table.has_user(1_000) && !table.has_user(1));
+        (2_000..2_100).for_each(|uid| table.add_user(uid));
+        assert!(table.has_user(2_000) && !table.has_user(2_099));
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use super::*;
-use crate::dataplane::client_blocking::{Blocking, BlockingError, ConnectError, UnixAddr};
+use crate::dataplane::UnixAddr;
+use crate::dataplane::client_blocking::{Blocking, BlockingError, ConnectError};
 use crate::wire::hello::RefusalCode;
 
 /// A node on a Unix socket, in a thread with a runtime of its own.
@@ -39,7 +40,7 @@ impl Host {
     }
 
     fn connect(&self) -> Blocking {
-        Blocking::connect(&self.address, &local("node"), limits().frame_max, PATIENCE).unwrap()
+        Blocking::connect(&self.address, std::process::id(), &local("node"), limits().frame_max, PATIENCE).unwrap()
     }
 
     /// Opens the gate of `name` once somebody waits there, after `delay` and from another thread.
@@ -99,18 +100,18 @@ fn a_process_of_the_host_calls_its_node() {
 fn the_wrong_token_is_refused() {
     let host = Host::start();
     let stranger = LocalHello { token: [1; 16], ..local("node") };
-    match Blocking::connect(&host.address, &stranger, limits().frame_max, PATIENCE) {
+    match Blocking::connect(&host.address, std::process::id(), &stranger, limits().frame_max, PATIENCE) {
         Err(ConnectError::Refused(refused)) => assert_eq!(refused.code, RefusalCode::Token),
         other => panic!("{other:?}"),
     }
     assert!(host.handler.peers.lock().is_empty());
     // A process is no node of another cluster: only the token counts.
     let process = LocalHello { cluster_id: "other".into(), ..local("node") };
-    Blocking::connect(&host.address, &process, limits().frame_max, PATIENCE).unwrap();
+    Blocking::connect(&host.address, std::process::id(), &process, limits().frame_max, PATIENCE).unwrap();
 }
 
 #[test]
-fn another_user_is_hung_up_on() {
+fn another_user_of_the_segment_is_served() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: needs root to become somebody else");
     }
@@ -119,19 +120,29 @@ fn another_user_is_hung_up_on() {
     let outcome = std::thread::spawn(move || {
         // SAFETY: the system call itself, unlike libc's function, changes the user of this thread alone, which ends.
         assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65_534, 65_534, 65_534) }, 0);
-        Blocking::connect(&address, &local("node"), limits().frame_max, PATIENCE).map(|_| ())
+        Blocking::connect(&address, std::process::id(), &local("node"), limits().frame_max, PATIENCE).map(|_| ())
     })
     .join()
     .unwrap();
-    assert!(matches!(outcome, Err(ConnectError::Io(_))), "{outcome:?}");
+    assert!(outcome.is_ok(), "{outcome:?}");
+}
+
+#[test]
+fn a_process_that_is_not_the_node_is_not_shown_the_token() {
+    let host = Host::start();
+    let another = std::process::id() + 1;
+    match Blocking::connect(&host.address, another, &local("node"), limits().frame_max, PATIENCE) {
+        Err(ConnectError::Io(error)) => assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied),
+        other => panic!("{other:?}"),
+    }
     assert!(host.handler.peers.lock().is_empty());
-    host.connect();
 }
 
 #[test]
 fn nobody_there_and_nobody_answering() {
     let nobody = UnixAddr::Abstract(format!("ephpm_kv-nobody-{:x}", random()).into_bytes());
-    let connect = |address, timeout| Blocking::connect(address, &local("node"), limits().frame_max, timeout);
+    let connect =
+        |address, timeout| Blocking::connect(address, std::process::id(), &local("node"), limits().frame_max, timeout);
     match connect(&nobody, PATIENCE) {
         Err(ConnectError::Io(error)) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused),
         other => panic!("{other:?}"),
