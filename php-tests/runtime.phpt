@@ -13,7 +13,7 @@ foreach (["auto", "thread", "process"] as $runtime) {
         $node = ephpm_kv_info()["node_pid"];
         echo $node === getmypid() ? " here" : " elsewhere", ", threads: $threads";
         if ($node !== getmypid()) {
-            echo ", ", strtr(file_get_contents("/proc/$node/cmdline"), "\0", ""), " has pid $node";
+            echo ", ", rtrim(file_get_contents("/proc/$node/cmdline"), "\0"), " has pid $node";
         }
         CODE);
     echo $printed;
