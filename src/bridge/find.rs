@@ -13,6 +13,7 @@ use crate::error::SetupError;
 use crate::node::host_address;
 use crate::segment::Segment;
 use crate::segment::descriptors::Descriptors;
+use crate::segment::limit::memory_limit;
 
 /// How php-fpm's master tells its next self which descriptors are the segment's.
 pub(super) const HANDED_ON: &str = "EPHPM_KV_SEGMENT";
@@ -46,11 +47,22 @@ pub(super) fn find(
         Some(segment) => (segment, Source::Former),
         None => match attach_to_node(config) {
             Attempt::Attached(segment) => (segment, Source::Node),
-            Attempt::Nobody | Attempt::Refused(_) => (Segment::create(config.memory)?, Source::Fresh),
+            Attempt::Nobody | Attempt::Refused(_) => (fresh(config, warn)?, Source::Fresh),
         },
     };
     *KEPT.lock() = Some(segment.clone());
     Ok((segment, source))
+}
+
+fn fresh(config: &Config, warn: &mut dyn FnMut(&str)) -> Result<Arc<Segment>, SetupError> {
+    if let Some(limit) = memory_limit().filter(|limit| *limit < config.memory) {
+        let memory = config.memory;
+        warn(&format!(
+            "ephpm_kv.memory is {memory} bytes, but the processes here may have {limit} bytes of memory together (cgroup): \
+             before the segment is full, the kernel will kill some of them"
+        ));
+    }
+    Segment::create(config.memory)
 }
 
 fn former(config: &Config, sapi: &Sapi, warn: &mut dyn FnMut(&str)) -> Option<Arc<Segment>> {

@@ -1,6 +1,7 @@
 //! The host segment: the memory that all PHP processes of one host share.
 
 pub mod descriptors;
+pub mod limit;
 pub mod mutex;
 pub mod table;
 
