@@ -28,6 +28,10 @@ build) build ;;
 test)
     build
     want faketime has_file '/usr/lib/*/faketime/libfaketimeMT.so.1'
+    want php8.2-fpm has php-fpm8.2
+    want php8.2-opcache extension_file opcache
+    # unshare: php-fpm as the first process of a container.
+    want util-linux has unshare
     ;;
 bench)
     build
@@ -52,7 +56,7 @@ if ((${#need[@]})); then
         exit 1
     fi
     export DEBIAN_FRONTEND=noninteractive
-    # A redis-server package would start a server on its fixed port; the benchmark starts its own.
+    # The packages redis-server and php8.2-fpm would start theirs; tests and benchmark start their own.
     policy=/usr/sbin/policy-rc.d
     if [[ ! -e $policy ]]; then
         trap 'rm -f "$policy"' EXIT

@@ -1,0 +1,89 @@
+//! Promise 6: any process may be killed at any instruction.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::shared::{number, poll, seed};
+use crate::support::client::{Client, Request};
+use crate::support::fcgi::Failure;
+use crate::support::load::{Load, Work};
+use crate::support::random::Random;
+use crate::support::{metric_sum, plans, proc, ready, settled, start_all};
+
+/// No request may take longer, whoever was killed meanwhile.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Makes and breaks keys until stopped; gives what took too long.
+fn churn(client: &Client, stop: &AtomicBool, mut random: Random) -> Vec<String> {
+    let mut wrong = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let request = Request::new("churn.php").arg("seed", random.below(1 << 31)).arg("n", 20);
+        match client.send(request) {
+            Ok(reply) if reply.status == 200 && reply.body == "done" => {}
+            Ok(reply) => wrong.push(format!("{reply:?}")),
+            Err(Failure::TimedOut(after)) => wrong.push(format!("not within {after:?}")),
+            Err(Failure::Cut(_) | Failure::Refused(_)) => {}
+        }
+    }
+    wrong
+}
+
+#[test]
+fn kill_storm() {
+    let kills = number("EPHPM_KV_KILLS", 150);
+    let seed = seed();
+    let plans: Vec<_> = plans(2).into_iter().map(|plan| plan.set("memory", "4M").set("timeout_ms", "500")).collect();
+    let hosts = start_all(&plans);
+    let clients: Vec<Client> = hosts.iter().map(|host| host.client(0)).collect();
+    let quick: Vec<Client> = clients.iter().map(|client| client.clone().within(LIMIT)).collect();
+
+    let keys: Vec<String> = (0..4).map(|number| format!("storm:{number}")).collect();
+    let load = Load::start(&[quick.clone(), quick.clone()].concat(), &Work { keys, per_request: 20, seed });
+    let stop = Arc::new(AtomicBool::new(false));
+    let churners = quick.iter().zip(100..).map(|(client, number)| {
+        let (client, stop) = (client.clone(), stop.clone());
+        std::thread::spawn(move || churn(&client, &stop, Random::new(seed, number)))
+    });
+    let churners: Vec<_> = churners.collect();
+
+    let mut random = Random::new(seed, 99);
+    let mut killed = (0, 0);
+    for round in 0..kills {
+        std::thread::sleep(Duration::from_micros(random.below(40_000)));
+        let host = random.pick(&hosts);
+        let workers = host.workers();
+        if !workers.is_empty() {
+            proc::signal(*random.pick(&workers), libc::SIGKILL);
+            killed.0 += 1;
+        }
+        if round % 10 == 9 {
+            // The one before may have been killed just now: it comes back by itself, and only then can be killed again.
+            let node = poll("a node lives", Duration::from_secs(10), || {
+                host.nodes().first().copied().ok_or_else(|| "none".to_owned())
+            });
+            std::thread::sleep(Duration::from_millis(random.below(300)));
+            proc::signal(node, libc::SIGKILL);
+            killed.1 += 1;
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    let wrong: Vec<String> = churners.into_iter().flat_map(|thread| thread.join().expect("a thread")).collect();
+    let ledger = load.stop();
+    println!("killed {} workers and {} nodes; {}", killed.0, killed.1, ledger.line());
+    assert!(wrong.is_empty(), "{wrong:#?}");
+
+    ready(&clients, 2);
+    let finals = settled(&clients, &ledger.keys());
+    let lost = metric_sum(&clients, "ephpm_kv_lost_total");
+    println!("itemised as lost: {lost}");
+    println!("lock recoveries: {}", metric_sum(&clients, "ephpm_kv_lock_recoveries_total"));
+    println!("refused for want of memory: {}", metric_sum(&clients, "ephpm_kv_memory_full_total"));
+    ledger.check(&finals, lost as i64);
+    for (host, client) in hosts.iter().zip(&clients) {
+        assert_eq!(host.nodes(), [client.node_pid()], "{}", host.plan.name);
+    }
+    for host in hosts {
+        host.stop(libc::SIGQUIT);
+    }
+}

@@ -1,0 +1,91 @@
+//! What every test here uses: php-fpm masters as hosts, requests to them, load whose every answer is known, and what
+//! the kernel says about their processes.
+
+pub mod client;
+pub mod fcgi;
+pub mod fpm;
+pub mod load;
+pub mod proc;
+pub mod random;
+
+use std::time::Duration;
+
+use crate::shared::{number, poll, ports};
+use client::Client;
+use fpm::{Fpm, Plan};
+
+/// How long most loads last.
+pub fn test_time() -> Duration {
+    Duration::from_secs(number("EPHPM_KV_TEST_SECONDS", 5))
+}
+
+/// Plans of `count` hosts that name each other as seeds.
+pub fn plans(count: usize) -> Vec<Plan> {
+    let ports = ports::free_ports(count);
+    let join: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    // The port is in the name, so that a node is told apart from one of another test that runs elsewhere.
+    ports.iter().enumerate().map(|(index, port)| Plan::new(&format!("fpm{index}-{port}"), *port, &join)).collect()
+}
+
+/// Starts hosts with these plans and waits until each is ready and sees all.
+pub fn start_all(plans: &[Plan]) -> Vec<Fpm> {
+    let hosts: Vec<Fpm> = plans.iter().map(Fpm::start).collect();
+    let clients: Vec<Client> = hosts.iter().map(|host| host.client(0)).collect();
+    ready(&clients, plans.len());
+    hosts
+}
+
+/// Waits until the hosts of these clients are ready and each sees so many members.
+pub fn ready(clients: &[Client], members: usize) {
+    // The first request starts each node before any is waited for.
+    for client in clients {
+        client.info();
+    }
+    for client in clients {
+        poll(&format!("{} ready with {members} members", client.name), Duration::from_secs(20), || {
+            let info = client.info();
+            if info.state == "ready" && info.live.len() == members { Ok(()) } else { Err(format!("{info:?}")) }
+        });
+    }
+}
+
+/// Waits until nothing is on its way between these hosts and all give the same values; gives those.
+pub fn settled(clients: &[Client], keys: &[String]) -> Vec<i64> {
+    let mut before: Option<Vec<i64>> = None;
+    poll("the hosts agree", Duration::from_secs(20), || {
+        for client in clients {
+            for metric in ["ephpm_kv_shares_pending", "ephpm_kv_unresolved", "ephpm_kv_replication_lag_seconds"] {
+                let value = client.metric(metric);
+                if value != 0.0 {
+                    before = None;
+                    return Err(format!("{}: {metric} is {value}", client.name));
+                }
+            }
+        }
+        let mut all = clients.iter().map(|client| client.counts(keys));
+        let first = all.next().unwrap_or_default();
+        for other in all {
+            if other != first {
+                before = None;
+                return Err(format!("{keys:?}: {first:?} and {other:?}"));
+            }
+        }
+        // Twice, with a pause, so that nothing was just between two of the questions.
+        if before.replace(first.clone()) == Some(first.clone()) {
+            return Ok(first);
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        Err("they agree only just now".into())
+    })
+}
+
+/// The sum of a counter metric over hosts, whatever its labels.
+pub fn metric_sum(clients: &[Client], name: &str) -> f64 {
+    clients.iter().map(|client| client.metric_sum(name)).sum()
+}
+
+/// Root may start pools of several users, and containers.
+pub fn is_root() -> bool {
+    // SAFETY: reads no memory and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}

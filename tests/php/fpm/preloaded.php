@@ -1,0 +1,3 @@
+<?php
+// Uses what was preloaded.
+echo Preloaded::count();
