@@ -40,6 +40,8 @@ fn kill_storm() {
 
     let keys: Vec<String> = (0..4).map(|number| format!("storm:{number}")).collect();
     let load = Load::start(&[quick.clone(), quick.clone()].concat(), &Work { keys, per_request: 20, seed });
+    // They are there, on both hosts, before memory gets scarce.
+    load.wait_for(500);
     let stop = Arc::new(AtomicBool::new(false));
     let churners = quick.iter().zip(100..).map(|(client, number)| {
         let (client, stop) = (client.clone(), stop.clone());

@@ -36,7 +36,7 @@ fn pools_of_two_users_share_one_node_that_either_starts() {
             });
             let next = poll("another node", Duration::from_secs(10), || {
                 let next = pools[starter].node_pid();
-                if next != node && host_has(&hosts[0].nodes(), next) { Ok(next) } else { Err(next.to_string()) }
+                if next != node && hosts[0].nodes().contains(&next) { Ok(next) } else { Err(next.to_string()) }
             });
             assert_eq!(user(next), user(pools[starter].info().pid), "the node is its starter's");
         }
@@ -50,10 +50,6 @@ fn pools_of_two_users_share_one_node_that_either_starts() {
     for host in hosts {
         host.stop(libc::SIGQUIT);
     }
-}
-
-fn host_has(nodes: &[u32], pid: u32) -> bool {
-    nodes.contains(&pid)
 }
 
 #[test]
