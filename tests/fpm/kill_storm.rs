@@ -4,6 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use ephpm_kv::clock::Clock;
+use ephpm_kv::store::{Store, StoreOptions};
+
 use crate::shared::{number, poll, seed};
 use crate::support::client::{Client, Request};
 use crate::support::fcgi::Failure;
@@ -86,6 +89,10 @@ fn kill_storm() {
         assert_eq!(host.nodes(), [client.node_pid()], "{}", host.plan.name);
     }
     for host in hosts {
+        let segment = host.segment();
         host.stop(libc::SIGQUIT);
+        let options = StoreOptions { clustered: true, value_max: 1 << 20 };
+        let store = Store::try_open(segment, Clock::System, options).expect("a store");
+        store.verify().expect("everything in the store fits together");
     }
 }

@@ -7,8 +7,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
+use ephpm_kv::segment::Segment;
+use ephpm_kv::segment::descriptors::Descriptors;
 use tempfile::TempDir;
 
 use super::client::Client;
@@ -274,6 +277,17 @@ impl Fpm {
     /// The node processes of this host: one at most, if all is well.
     pub fn nodes(&self) -> Vec<u32> {
         proc::nodes(&self.plan.name)
+    }
+
+    /// The host's segment, which the caller can look at even when every process is gone.
+    pub fn segment(&self) -> Arc<Segment> {
+        let worker = self.workers()[0];
+        let descriptors = proc::descriptors(worker);
+        let (number, _) = descriptors.iter().find(|(_, link)| link.contains("memfd:ephpm_kv")).expect("the segment");
+        let memory = File::options().read(true).write(true).open(format!("/proc/{worker}/fd/{number}"));
+        // With a lifeline of its own: nothing waits for the test to let go.
+        let lifeline = Descriptors::create(1 << 16).expect("a pipe");
+        Segment::join(Descriptors { memory: memory.expect("the segment").into(), ..lifeline }).expect("a segment")
     }
 
     /// Sends a signal to the master.
