@@ -2,7 +2,6 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -89,7 +88,10 @@ fn a_host_socket_that_another_user_holds() {
 fn a_host_socket_that_a_dead_process_has_left() {
     let dir = TempDir::new().expect("a directory");
     let path = socket_path(&dir);
-    drop(UnixListener::bind(&path).expect("a socket"));
+    // Everything of a host is killed, so nobody removes its socket.
+    let killed = Fpm::start(&at(&path));
+    ready(&[killed.client(0)], 1);
+    drop(killed);
     assert!(path.exists());
     let host = Fpm::start(&at(&path));
     let client = host.client(0);

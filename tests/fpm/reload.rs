@@ -52,12 +52,13 @@ fn a_changed_setting_replaces_the_node_and_keeps_the_counters() {
     ready(&clients, 2);
     load.wait_for(200);
     let ledger = load.stop();
-    ledger.check(&settled(&clients, &ledger.keys()), 0);
+    let finals = settled(&clients, &ledger.keys());
+    assert_eq!(metric_sum(&clients, "ephpm_kv_lost_total"), 0.0, "it left in order");
+    ledger.check(&finals, 0);
     assert_eq!(ledger.failed, 0, "{:?}", ledger.errors);
     let after = clients[0].info();
     assert_eq!(after.origin, before.origin, "the segment stays");
     assert_eq!(hosts[0].nodes(), [after.node_pid]);
-    assert_eq!(metric_sum(&clients, "ephpm_kv_lost_total"), 0.0, "it left in order");
     for host in hosts {
         host.stop(libc::SIGQUIT);
     }

@@ -13,8 +13,10 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Makes requests to one pool; cheap to clone, good for any thread.
 #[derive(Clone, Debug)]
 pub struct Client {
-    /// Whose pool it is, for messages.
+    /// Host and pool, for messages.
     pub name: String,
+    /// Node id of the host.
+    pub host: String,
     socket: PathBuf,
     scripts: PathBuf,
     limit: Duration,
@@ -92,8 +94,8 @@ impl Request {
 
 impl Client {
     /// For the pool that listens there.
-    pub fn new(name: &str, socket: PathBuf, scripts: PathBuf) -> Self {
-        Self { name: name.to_owned(), socket, scripts, limit: ANSWER_LIMIT }
+    pub fn new(host: &str, pool: &str, socket: PathBuf, scripts: PathBuf) -> Self {
+        Self { name: format!("{host}/{pool}"), host: host.to_owned(), socket, scripts, limit: ANSWER_LIMIT }
     }
 
     /// The same with another deadline.

@@ -241,7 +241,7 @@ impl Fpm {
     pub fn client(&self, pool: usize) -> Client {
         let pool = &self.plan.pools[pool];
         let socket = self.path().join(&pool.name).with_extension("sock");
-        Client::new(&format!("{}/{}", self.plan.name, pool.name), socket, self.path().join("www"))
+        Client::new(&self.plan.name, &pool.name, socket, self.path().join("www"))
     }
 
     /// Its directory.
@@ -335,18 +335,19 @@ impl Fpm {
     }
 
     fn kill_everything(&mut self) {
+        // The node first: it would leave in order when it sees that it is alone.
+        self.nodes().into_iter().for_each(|pid| proc::signal(pid, libc::SIGKILL));
         // SAFETY: no memory is involved; the group is one that this value started and has not reaped.
         unsafe { libc::kill(-(self.child.id() as i32), libc::SIGKILL) };
         let _ = self.child.wait();
-        // The node has a session of its own; a worker may have been about to start one.
-        for _ in 0..100 {
-            let nodes = self.nodes();
-            if nodes.is_empty() {
-                break;
+        // A worker may have been about to start another.
+        poll(&format!("no node of {} is left", self.plan.name), PATIENCE, || match self.nodes() {
+            nodes if nodes.is_empty() => Ok(()),
+            nodes => {
+                nodes.iter().for_each(|pid| proc::signal(*pid, libc::SIGKILL));
+                Err(format!("{nodes:?}"))
             }
-            nodes.into_iter().for_each(|pid| proc::signal(pid, libc::SIGKILL));
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        });
     }
 }
 

@@ -208,6 +208,7 @@ impl Ledger {
             assert!(*value <= completed + cut, "{key} is {value}: {completed} were completed, {cut} cut off");
             missing += (completed - value).max(0);
         }
+        println!("{missing} of them in no count, {lost} itemised as lost");
         assert!(missing <= lost, "{missing} completed increments are in no count, {lost} are itemised as lost");
     }
 

@@ -11,7 +11,7 @@ pub mod random;
 use std::time::Duration;
 
 use crate::shared::{number, poll, ports};
-use client::Client;
+use client::{Client, Info};
 use fpm::{Fpm, Plan};
 
 /// How long most loads last.
@@ -35,18 +35,19 @@ pub fn start_all(plans: &[Plan]) -> Vec<Fpm> {
     hosts
 }
 
-/// Waits until the hosts of these clients are ready and each sees so many members.
+/// Waits until the hosts of these clients are ready, under their own names, and each sees so many members.
 pub fn ready(clients: &[Client], members: usize) {
-    // The first request starts each node before any is waited for.
-    for client in clients {
-        client.info();
-    }
-    for client in clients {
-        poll(&format!("{} ready with {members} members", client.name), Duration::from_secs(20), || {
-            let info = client.info();
-            if info.state == "ready" && info.live.len() == members { Ok(()) } else { Err(format!("{info:?}")) }
-        });
-    }
+    poll(&format!("{} hosts ready with {members} members", clients.len()), Duration::from_secs(20), || {
+        // All of them each time: only a request starts a node.
+        let infos: Vec<_> = clients.iter().map(|client| (client, client.info())).collect();
+        let is_ready = |client: &Client, info: &Info| {
+            info.state == "ready" && info.live.len() == members && info.node_id == client.host
+        };
+        match infos.iter().find(|(client, info)| !is_ready(client, info)) {
+            None => Ok(()),
+            Some((client, info)) => Err(format!("{}: {info:?}", client.name)),
+        }
+    });
 }
 
 /// Waits until nothing is on its way between these hosts and all give the same values; gives those.
