@@ -114,7 +114,7 @@ fn check_at_startup(setting: &Setting, value: &[u8]) -> c_int {
 
 /// Whether a request is being served. fpm applies a pool's settings before the first one, and what a FastCGI request
 /// brings along (PHP_VALUE, PHP_ADMIN_VALUE) through the very same calls, but with the request in hand.
-fn in_request() -> bool {
+pub fn in_request() -> bool {
     // SAFETY: PHP's globals of this thread exist while PHP calls us.
     let context = unsafe { (*ext_php_rs_sapi_globals()).server_context };
     // Some SAPIs put 1 there for "no request, but do not complain".

@@ -96,7 +96,9 @@ unsafe extern "C" fn shutdown(module_type: c_int, module_number: c_int) -> c_int
 unsafe extern "C" fn request_startup(_type: c_int, _module_number: c_int) -> c_int {
     // SAFETY: only reads a flag.
     let preloads = unsafe { ffi::php_during_module_startup() };
-    guarded(|| host().request_start(!preloads))
+    // `php-fpm -i` prints its information in a request that nobody has made.
+    let is_asked = sapi_name() == "fpm-fcgi" && !ini::in_request();
+    guarded(|| host().request_start(!preloads && !is_asked))
 }
 
 unsafe extern "C" fn request_shutdown(_type: c_int, _module_number: c_int) -> c_int {
