@@ -1,5 +1,6 @@
 //! From binding the ports to leaving the cluster.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,6 +31,9 @@ use crate::wire::hello::{LocalHello, PROTOCOL, Settings};
 /// Time between two attempts to bind a port that is in use.
 const BIND_RETRY: Duration = Duration::from_millis(100);
 
+/// How long a node of this segment that was killed may still hold its sockets: its claim is free a moment before.
+const PREDECESSOR_PATIENCE: Duration = Duration::from_millis(100);
+
 /// Attempts to find a port that is free on both protocols.
 const PORT_TRIES: u32 = 16;
 
@@ -54,7 +58,7 @@ pub(super) async fn live(start: Start) {
     let mut meeting = None;
     if let Some(address) = host_address(&config) {
         if place == Place::Host {
-            match Meeting::listen(&address) {
+            match after_predecessor(&segment, || Meeting::listen(&address)).await {
                 Ok(listener) => {
                     meeting = Some(Meeting::begin(listener, &address, segment.clone(), own_process));
                 }
@@ -145,7 +149,7 @@ pub(super) async fn live(start: Start) {
     let (stop_serving, stopped) = watch::channel(false);
     let peer_handler = Arc::new(PeerHandler(node.clone()));
     tokio::spawn(server::serve(ports.tcp, hello.clone(), limits, peer_handler, stopped.clone()));
-    if let Some(listener) = calls_listener(&segment) {
+    if let Some(listener) = calls_listener(&segment).await {
         tokio::spawn(server::serve_unix(listener, hello, limits, Arc::new(HostHandler(node.clone())), stopped));
     }
     let tasks = [
@@ -281,12 +285,25 @@ pub fn settings_of(config: &Config) -> Settings {
 }
 
 /// The socket where other processes of the segment reach this node.
-fn calls_listener(segment: &Segment) -> Option<server::HostListener> {
-    match server::bind_unix(&calls_address(segment)) {
+async fn calls_listener(segment: &Segment) -> Option<server::HostListener> {
+    match after_predecessor(segment, || server::bind_unix(&calls_address(segment))).await {
         Ok(listener) => Some(listener),
         Err(error) => {
             tracing::error!(%error, "no socket for the host's other processes: they count in this host's share");
             None
+        }
+    }
+}
+
+/// Binds, and while the place is taken tries again for as long as that may be a killed node of this segment.
+async fn after_predecessor<T>(segment: &Segment, bind: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    let until = Instant::now() + PREDECESSOR_PATIENCE;
+    loop {
+        match bind() {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && !is_virgin(segment) && Instant::now() < until => {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            result => return result,
         }
     }
 }
