@@ -35,7 +35,7 @@ pub enum ConnectError {
 /// A call without an answer.
 #[derive(Debug, thiserror::Error)]
 pub enum BlockingError {
-    /// Not sent, nothing was applied. Unless it was too long the connection is over when [`Blocking::is_lost`] says so.
+    /// Not sent, or not read to its end: nothing was applied. Unless it was too long the connection is over when [`Blocking::is_lost`] says so.
     #[error("not sent: {0}")]
     NotSent(io::Error),
     /// Sent, but not answered in time: perhaps applied. The connection stays usable.
@@ -138,6 +138,11 @@ impl Blocking {
             let frame = match self.receive(self.frame_max, deadline) {
                 Ok(Waited::Frame(frame)) => frame,
                 Ok(Waited::TimedOut) => return Err(BlockingError::TimedOut),
+                // What a Unix socket reports when the other side has gone and left something unread: that is this
+                // request, the last that was sent.
+                Ok(Waited::Lost(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
+                    return Err(BlockingError::NotSent(error));
+                }
                 Ok(Waited::Lost(error)) => return Err(BlockingError::Lost(error)),
                 Err(error) => return Err(lost(error)),
             };

@@ -173,6 +173,11 @@ impl<S: Stream> Connection<S> {
         self.later.abort_all();
     }
 
+    /// Writes what is left and closes, and reads nothing more.
+    pub(super) async fn hang_up(mut self) {
+        let _ = timeout(LINGER, write_all(&mut self.stream, &mut self.write)).await;
+    }
+
     /// Writes what is left and closes, so that the peer gets to read it: closing with unread input would reset the
     /// connection and take the last answers with it. Takes at most twice [`LINGER`].
     pub(super) async fn close(mut self) {

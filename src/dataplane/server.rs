@@ -288,6 +288,8 @@ async fn attend<S: Stream>(mut stream: S, caller: Caller, shared: Arc<Shared>, m
     connection.abandon();
     drop(connected);
     match end {
+        // A process of the host is told by the kernel that what it has just sent was not read.
+        None if local => connection.hang_up().await,
         None | Some(End::Broken(Broken::Closed)) => connection.close().await,
         Some(end @ End::Broken(Broken::Wire(_))) => {
             shared.complain(caller, &format_args!("{}: {end}", peer.node_id));

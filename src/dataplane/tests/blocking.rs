@@ -194,6 +194,32 @@ fn a_deadline_that_has_passed_sends_nothing() {
 }
 
 #[test]
+fn what_a_node_that_ends_has_not_read_counts_as_not_sent() {
+    for _ in 0..20 {
+        let host = Host::start();
+        let mut blocking = host.connect();
+        let stop = host.stop.clone();
+        let stopper = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(2));
+            stop.send(true).unwrap();
+        });
+        let mut answered = 0;
+        let end = loop {
+            match blocking.call(&incr(1), soon()) {
+                Ok(response) => {
+                    answered += 1;
+                    assert_eq!(response, value(answered));
+                }
+                Err(error) => break error,
+            }
+        };
+        stopper.join().unwrap();
+        assert!(matches!(end, BlockingError::NotSent(_)), "{end:?}");
+        assert_eq!(*host.handler.total.lock(), answered);
+    }
+}
+
+#[test]
 fn a_lost_connection_is_told_from_one_that_never_sent() {
     let host = Host::start();
     let mut blocking = host.connect();
