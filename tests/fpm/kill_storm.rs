@@ -10,7 +10,7 @@ use ephpm_kv::store::{Store, StoreOptions};
 use crate::shared::{number, poll, seed};
 use crate::support::client::{Client, Request};
 use crate::support::fcgi::Failure;
-use crate::support::load::{Load, Work};
+use crate::support::load::{Load, PAUSE, Work};
 use crate::support::random::Random;
 use crate::support::{metric_sum, plans, proc, ready, settled, start_all};
 
@@ -24,6 +24,7 @@ const CHURN: u64 = 20;
 fn churn(client: &Client, stop: &AtomicBool, mut random: Random) -> (u64, Vec<String>) {
     let (mut increments, mut wrong) = (0, Vec::new());
     while !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(PAUSE);
         let request = Request::new("churn.php").arg("seed", random.below(1 << 31)).arg("n", CHURN);
         match client.send(request) {
             Ok(reply) => match reply.body.parse::<u64>() {
@@ -61,7 +62,7 @@ fn kill_storm() {
     let mut random = Random::new(seed, 99);
     let mut killed = (0, 0);
     for round in 0..kills {
-        std::thread::sleep(Duration::from_micros(random.below(400_000)));
+        std::thread::sleep(Duration::from_micros(random.below(200_000)));
         let host = random.pick(&hosts);
         let workers = host.workers();
         if !workers.is_empty() {
@@ -76,6 +77,10 @@ fn kill_storm() {
             std::thread::sleep(Duration::from_millis(random.below(300)));
             proc::signal(node, libc::SIGKILL);
             killed.1 += 1;
+            if killed.1 % 3 == 0 {
+                // Under load it becomes whole again, and the next workers are killed in the middle of healthy calls.
+                ready(&clients, 2);
+            }
         }
     }
     stop.store(true, Ordering::Relaxed);
@@ -86,6 +91,10 @@ fn kill_storm() {
     println!("killed {} workers and {} nodes; {}", killed.0, killed.1, ledger.line());
     assert!(wrong.is_empty(), "{wrong:#?}");
 
+    for client in &clients {
+        let info = client.info();
+        println!("{}: {} bytes used by {} entries", client.name, info.memory_used, client.metric("ephpm_kv_entries"));
+    }
     ready(&clients, 2);
     let finals = settled(&clients, &ledger.keys());
     let lost = |reason: &str| metric_sum(&clients, &format!("ephpm_kv_lost_total{{reason=\"{reason}\"}}"));
@@ -94,6 +103,7 @@ fn kill_storm() {
     println!("of {increments} increments in windows that end");
     println!("lock recoveries: {}", metric_sum(&clients, "ephpm_kv_lock_recoveries_total"));
     println!("writes refused for want of memory: {}", metric_sum(&clients, "ephpm_kv_memory_full_total"));
+    println!("values evicted: {}", metric_sum(&clients, "ephpm_kv_evictions_total"));
     // The load's counters never end: of these only what a killed node took with it may be missing.
     ledger.check(&finals, (unresolved + full) as i64);
     assert!(ended <= increments as f64, "more lost than there was");

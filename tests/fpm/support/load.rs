@@ -11,6 +11,9 @@ use super::fcgi::Failure;
 use super::random::Random;
 use crate::shared::poll;
 
+/// Between two requests of a thread: what is tested is not how a host does without processor time.
+pub const PAUSE: Duration = Duration::from_millis(1);
+
 /// Running threads.
 pub struct Load {
     shared: Arc<Shared>,
@@ -115,6 +118,7 @@ fn run(client: &Client, work: &Work, number: u64, shared: &Shared) -> Ledger {
     let mut ledger = Ledger::default();
     let mut last: BTreeMap<&str, i64> = BTreeMap::new();
     while !shared.stop.load(Ordering::Relaxed) {
+        std::thread::sleep(PAUSE);
         let key = random.pick(&work.keys);
         let tally = ledger.tallies.entry(key.clone()).or_default();
         match client.try_incr(key, work.per_request) {
