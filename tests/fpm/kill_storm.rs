@@ -18,7 +18,7 @@ use crate::support::{metric_sum, plans, proc, ready, settled, start_all};
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Operations of one request on keys that come and go.
-const CHURN: u64 = 20;
+const CHURN: u64 = 400;
 
 /// Makes and breaks keys until stopped; gives the number of increments that it may have made, and what took too long.
 fn churn(client: &Client, stop: &AtomicBool, mut random: Random) -> (u64, Vec<String>) {
@@ -101,7 +101,10 @@ fn kill_storm() {
     let [ended, unresolved, full] = ["window_ended", "unresolved", "memory_full"].map(lost);
     println!("lost: {ended} in windows that ended, {unresolved} unresolved, {full} for want of memory");
     println!("of {increments} increments in windows that end");
-    println!("lock recoveries: {}", metric_sum(&clients, "ephpm_kv_lock_recoveries_total"));
+    let recoveries = metric_sum(&clients, "ephpm_kv_lock_recoveries_total");
+    println!("lock recoveries: {recoveries}");
+    // A few in a thousand workers die with a lock: in a short storm it may be none.
+    assert!(kills < 1_000 || recoveries > 0.0, "no worker was killed where it matters");
     println!("writes refused for want of memory: {}", metric_sum(&clients, "ephpm_kv_memory_full_total"));
     println!("values evicted: {}", metric_sum(&clients, "ephpm_kv_evictions_total"));
     // The load's counters never end: of these only what a killed node took with it may be missing.

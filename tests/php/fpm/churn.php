@@ -5,9 +5,14 @@
 mt_srand((int)$_GET['seed']);
 error_reporting(error_reporting() & ~E_WARNING); // memory is small: writes may be refused
 $increments = 0;
+$host = ephpm_kv_info()['node_id'];
 for ($n = (int)$_GET['n']; $n > 0; $n--) {
     $number = mt_rand(0, 1199);
     $key = 'churn:' . str_repeat('k', $number % 3 * 20) . $number;
+    // Mostly keys of this host's: there the worker is at work in the store, not waiting for another host.
+    if (mt_rand(0, 9) > 0 && ephpm_kv_owner($key) !== $host) {
+        continue;
+    }
     match (mt_rand(0, 7)) {
         0 => ephpm_kv_del($key),
         1 => ephpm_kv_expire($key, mt_rand(1, 50) / 100),
