@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::channel::Asked;
 use super::fork::OfProcess;
@@ -14,9 +14,6 @@ use crate::node::{calls_address, settings_of};
 use crate::segment::Segment;
 use crate::wire::hello::LocalHello;
 use crate::wire::message::{Request, Response};
-
-/// Longest time to connect: the node is on this host, or is not there.
-const CONNECT_TIMEOUT: Duration = Duration::from_millis(20);
 
 thread_local! {
     static CONNECTION: RefCell<Option<OfProcess<Connection>>> = const { RefCell::new(None) };
@@ -69,7 +66,8 @@ impl HostSocket {
         deadline: Instant,
     ) -> Asked<Response> {
         let Ok(mut connection) = connection.try_borrow_mut() else { return Asked::NotTaken };
-        let patience = CONNECT_TIMEOUT.min(deadline.saturating_duration_since(Instant::now()));
+        // A node that is not there refuses at once; one that is busy is waited for as its answer would be.
+        let patience = deadline.saturating_duration_since(Instant::now());
         let (origin, node_pid) = (self.hello.origin, self.segment.table().node_pid.load(Ordering::Acquire));
         let leads_there = |held: &Connection| (held.origin, held.node_pid) == (origin, node_pid);
         let usable = connection.as_ref().and_then(OfProcess::get);
