@@ -31,7 +31,7 @@ fn three_masters_are_one_count() {
 
         let node = info.node_pid;
         assert_eq!(proc::command_line(node), format!("ephpm_kv: node {}", host.plan.name));
-        assert_ne!(proc::session(node), proc::session(host.master()), "a session of its own");
+        assert_ne!(proc::group(node), proc::group(host.master()), "a process group of its own");
         let worker = host.workers()[0];
         for field in ["Uid", "Gid"] {
             assert_eq!(proc::status(node, field), proc::status(worker, field), "{field} of the workers");

@@ -29,9 +29,9 @@ pub fn children(pid: u32) -> Vec<u32> {
     all().into_iter().filter(|pid| stat(*pid).is_some_and(|stat| stat[1] == parent && stat[0] != "Z")).collect()
 }
 
-/// Its session.
-pub fn session(pid: u32) -> u32 {
-    stat(pid).map_or(0, |fields| fields[3].parse().expect("a number"))
+/// Its process group.
+pub fn group(pid: u32) -> u32 {
+    stat(pid).map_or(0, |fields| fields[2].parse().expect("a number"))
 }
 
 /// One field of `/proc/PID/status`; empty when the process is gone.
