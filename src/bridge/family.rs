@@ -47,7 +47,13 @@ impl Family {
         let handed_on = executes_itself && segment.descriptors().describe().map(hand_on).is_ok();
         segment.descriptors().set_inherited(handed_on);
         let (founder, entered) = (pid(), AtomicU32::new(0));
-        let family = Self { founder, segment, handed_on, leave_timeout, entered, master: shared_word()? };
+        // SAFETY: what is stored there is never freed.
+        let master = match unsafe { FAMILY.load(Ordering::Acquire).as_ref() } {
+            // Started anew in one process: that is the master still.
+            Some(before) => before.master,
+            None => shared_word()?,
+        };
+        let family = Self { founder, segment, handed_on, leave_timeout, entered, master };
         let family: &'static Self = Box::leak(Box::new(family));
         if forks && FAMILY.swap(ptr::from_ref(family).cast_mut(), Ordering::AcqRel).is_null() {
             // SAFETY: the handler is a function of this module, which stays mapped (`-z nodelete`).

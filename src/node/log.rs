@@ -7,11 +7,15 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 
 use crate::config::LogTarget;
 use crate::error::SetupError;
+
+/// The descriptor of the module's last start in this process.
+static LAST: Mutex<Option<Arc<OwnedFd>>> = Mutex::new(None);
 
 /// A destination that is opened once, in MINIT.
 #[derive(Clone)]
@@ -41,7 +45,7 @@ impl LogSink {
                 socket.into()
             }
         };
-        Ok(Self { descriptor: Arc::new(descriptor), syslog: *target == LogTarget::Syslog, level })
+        Ok(Self { descriptor: replace_last(descriptor), syslog: *target == LogTarget::Syslog, level })
     }
 
     /// The same destination for errors only.
@@ -67,6 +71,19 @@ impl LogSink {
         let filter = tracing_subscriber::filter::FilterFn::new(wanted).with_max_level_hint(level);
         tracing::subscriber::set_default(tracing_subscriber::registry().with(layer.with_filter(filter)))
     }
+}
+
+/// Where a server starts the module anew in one process, what is open from before leads to the new place: what still
+/// logs there follows (the file may have been rotated), and descriptors do not pile up.
+fn replace_last(descriptor: OwnedFd) -> Arc<OwnedFd> {
+    let mut last = LAST.lock();
+    if let Some(kept) = &*last {
+        // SAFETY: both are open; that what the second one led to is closed in the same step is what is wanted.
+        if unsafe { libc::dup3(descriptor.as_raw_fd(), kept.as_raw_fd(), libc::O_CLOEXEC) } >= 0 {
+            return kept.clone();
+        }
+    }
+    last.insert(Arc::new(descriptor)).clone()
 }
 
 impl<'a> MakeWriter<'a> for LogSink {
