@@ -314,15 +314,16 @@ impl Drop for Host {
             let _ = self.child.wait();
         }
         if std::thread::panicking() {
-            print_tail(&self.spec.name, &self.spec.stderr_path());
+            print_tail(&format!("{}, end of stderr", self.spec.name), &self.spec.stderr_path());
         }
     }
 }
 
-fn print_tail(name: &str, path: &Path) {
+/// Prints the last lines of a log under a heading.
+pub fn print_tail(heading: &str, path: &Path) {
     let text = std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
-    println!("--- {name}, end of stderr");
+    println!("--- {heading}");
     for line in &lines[lines.len().saturating_sub(40)..] {
         println!("{line}");
     }

@@ -1,14 +1,21 @@
 //! What can be asked of a pool. The scripts are in `tests/php/fpm`.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::fcgi::{self, Failure, Reply};
+use super::fcgi::{Failure, Reply};
 use crate::shared::host::{escape, unescape};
 
 /// How long a request may take, unless the caller knows better.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
+/// What serves the scripts.
+pub trait Server: Debug + Send + Sync {
+    /// Makes one request.
+    fn send(&self, request: &Request, limit: Duration) -> Result<Reply, Failure>;
+}
 
 /// Makes requests to one pool; cheap to clone, good for any thread.
 #[derive(Clone, Debug)]
@@ -17,17 +24,18 @@ pub struct Client {
     pub name: String,
     /// Node id of the host.
     pub host: String,
-    socket: PathBuf,
-    scripts: PathBuf,
+    server: Arc<dyn Server>,
     limit: Duration,
 }
 
 /// One request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    script: String,
+    /// File name of the script.
+    pub script: String,
     query: Vec<String>,
-    params: Vec<(String, String)>,
+    /// FastCGI parameters.
+    pub params: Vec<(String, String)>,
 }
 
 /// The part of `ephpm_kv_info()` that tests look at, and which process gave it.
@@ -85,6 +93,11 @@ impl Request {
         self
     }
 
+    /// The query string.
+    pub fn query(&self) -> String {
+        self.query.join("&")
+    }
+
     /// A FastCGI parameter.
     pub fn param(mut self, name: &str, value: impl ToString) -> Self {
         self.params.push((name.to_owned(), value.to_string()));
@@ -93,9 +106,10 @@ impl Request {
 }
 
 impl Client {
-    /// For the pool that listens there.
-    pub fn new(host: &str, pool: &str, socket: PathBuf, scripts: PathBuf) -> Self {
-        Self { name: format!("{host}/{pool}"), host: host.to_owned(), socket, scripts, limit: ANSWER_LIMIT }
+    /// For a pool of this host.
+    pub fn new(host: &str, pool: &str, server: impl Server + 'static) -> Self {
+        let name = format!("{host}/{pool}");
+        Self { name, host: host.to_owned(), server: Arc::new(server), limit: ANSWER_LIMIT }
     }
 
     /// The same with another deadline.
@@ -106,19 +120,7 @@ impl Client {
 
     /// Makes a request.
     pub fn send(&self, request: Request) -> Result<Reply, Failure> {
-        let script = self.scripts.join(&request.script).display().to_string();
-        let mut params: Vec<(String, String)> = [
-            ("SCRIPT_FILENAME", script.as_str()),
-            ("SCRIPT_NAME", &format!("/{}", request.script)),
-            ("QUERY_STRING", &request.query.join("&")),
-            ("REQUEST_METHOD", "GET"),
-            ("SERVER_PROTOCOL", "HTTP/1.1"),
-            ("DOCUMENT_ROOT", &self.scripts.display().to_string()),
-        ]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into();
-        params.extend(request.params);
-        fcgi::request(&self.socket, &params, self.limit)
+        self.server.send(&request, self.limit)
     }
 
     /// Makes a request that must succeed, without a line in the log; gives the body.

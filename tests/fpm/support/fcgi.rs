@@ -2,8 +2,10 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use super::client::{Request, Server};
 
 const BEGIN_REQUEST: u8 = 1;
 const END_REQUEST: u8 = 3;
@@ -39,8 +41,35 @@ pub enum Failure {
     TimedOut(Duration),
 }
 
+/// A pool of php-fpm.
+#[derive(Debug)]
+pub struct Pool {
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// Where its scripts are.
+    pub scripts: PathBuf,
+}
+
+impl Server for Pool {
+    fn send(&self, wanted: &Request, limit: Duration) -> Result<Reply, Failure> {
+        let script = self.scripts.join(&wanted.script).display().to_string();
+        let mut params: Vec<(String, String)> = [
+            ("SCRIPT_FILENAME", script.as_str()),
+            ("SCRIPT_NAME", &format!("/{}", wanted.script)),
+            ("QUERY_STRING", &wanted.query()),
+            ("REQUEST_METHOD", "GET"),
+            ("SERVER_PROTOCOL", "HTTP/1.1"),
+            ("DOCUMENT_ROOT", &self.scripts.display().to_string()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
+        params.extend(wanted.params.iter().cloned());
+        request(&self.socket, &params, limit)
+    }
+}
+
 /// Makes one request.
-pub fn request(socket: &Path, params: &[(String, String)], limit: Duration) -> Result<Reply, Failure> {
+fn request(socket: &Path, params: &[(String, String)], limit: Duration) -> Result<Reply, Failure> {
     let started = Instant::now();
     let mut stream = UnixStream::connect(socket).map_err(|error| Failure::Refused(error.to_string()))?;
     let cut = |error: std::io::Error| match error.kind() {

@@ -15,9 +15,9 @@ use ephpm_kv::segment::descriptors::Descriptors;
 use tempfile::TempDir;
 
 use super::client::Client;
-use super::proc;
+use super::{fcgi, proc};
 use crate::shared::cluster::settings;
-use crate::shared::host::{module, root};
+use crate::shared::host::{module, print_tail, root};
 use crate::shared::poll;
 
 /// How long a start, a reload or a stop may take.
@@ -125,6 +125,18 @@ impl Plan {
         format!("@ephpm_kv/{cluster}/127.0.0.1:{}", self.port)
     }
 
+    /// Waits until nothing of this host is left: no process, no port, no socket.
+    pub fn leaves_nothing(&self) {
+        poll(&format!("nothing is left of {}", self.name), Duration::from_secs(10), || {
+            let (nodes, sockets) = (proc::nodes(&self.name), proc::unix_sockets(&self.host_socket()));
+            let free = proc::port_is_free(self.port);
+            if nodes.is_empty() && sockets.is_empty() && free {
+                return Ok(());
+            }
+            Err(format!("nodes {nodes:?}, sockets {sockets:?}, ports free: {free}"))
+        });
+    }
+
     fn php_ini(&self) -> String {
         let mut text = String::from("display_errors=0\nlog_errors=1\nhtml_errors=0\nerror_reporting=-1\n");
         writeln!(text, "extension={}", module().display()).expect("text");
@@ -153,9 +165,14 @@ impl Plan {
         text
     }
 
+    /// Writes the settings, which may have changed.
+    pub fn write_settings(&self, dir: &Path) {
+        fs::write(dir.join("php.ini"), self.php_ini()).expect("php.ini");
+    }
+
     /// Writes everything that php-fpm and php need into a directory.
     pub fn write(&self, dir: &Path) {
-        fs::write(dir.join("php.ini"), self.php_ini()).expect("php.ini");
+        self.write_settings(dir);
         fs::write(dir.join("fpm.conf"), self.fpm_conf(dir)).expect("fpm.conf");
         let scripts = dir.join("www");
         fs::create_dir_all(&scripts).expect("a directory");
@@ -241,7 +258,8 @@ impl Fpm {
     pub fn client(&self, pool: usize) -> Client {
         let pool = &self.plan.pools[pool];
         let socket = self.path().join(&pool.name).with_extension("sock");
-        Client::new(&self.plan.name, &pool.name, socket, self.path().join("www"))
+        let scripts = self.path().join("www");
+        Client::new(&self.plan.name, &pool.name, fcgi::Pool { socket, scripts })
     }
 
     /// Its directory.
@@ -297,7 +315,7 @@ impl Fpm {
 
     /// Has the master execute itself anew, with the settings as they are in `plan` now, and waits until it serves.
     pub fn reload(&self) {
-        fs::write(self.path().join("php.ini"), self.plan.php_ini()).expect("php.ini");
+        self.plan.write_settings(self.path());
         let before = self.times_served();
         self.signal(libc::SIGUSR2);
         poll(&format!("{} serves again", self.plan.name), PATIENCE, || {
@@ -320,17 +338,9 @@ impl Fpm {
         self.leaves_nothing();
     }
 
-    /// Waits until nothing of this host is left, as it must be soon after its end: no process, no port, no socket.
+    /// Waits until nothing of this host is left, as it must be soon after its end.
     pub fn leaves_nothing(&mut self) {
-        let Plan { name, port, .. } = &self.plan;
-        poll(&format!("nothing is left of {name}"), Duration::from_secs(10), || {
-            let (nodes, sockets) = (self.nodes(), proc::unix_sockets(&self.plan.host_socket()));
-            let free = proc::port_is_free(*port);
-            if nodes.is_empty() && sockets.is_empty() && free {
-                return Ok(());
-            }
-            Err(format!("nodes {nodes:?}, sockets {sockets:?}, ports free: {free}"))
-        });
+        self.plan.leaves_nothing();
         self.ended = true;
     }
 
@@ -340,14 +350,7 @@ impl Fpm {
         // SAFETY: no memory is involved; the group is one that this value started and has not reaped.
         unsafe { libc::kill(-(self.child.id() as i32), libc::SIGKILL) };
         let _ = self.child.wait();
-        // A worker may have been about to start another.
-        poll(&format!("no node of {} is left", self.plan.name), PATIENCE, || match self.nodes() {
-            nodes if nodes.is_empty() => Ok(()),
-            nodes => {
-                nodes.iter().for_each(|pid| proc::signal(*pid, libc::SIGKILL));
-                Err(format!("{nodes:?}"))
-            }
-        });
+        proc::kill_nodes(&self.plan.name);
     }
 }
 
@@ -357,10 +360,8 @@ impl Drop for Fpm {
             self.kill_everything();
         }
         if std::thread::panicking() {
-            for (what, text) in [("fpm.log", self.fpm_log()), ("stderr", self.log())] {
-                let lines: Vec<&str> = text.lines().collect();
-                println!("--- {}, end of {what}", self.plan.name);
-                lines[lines.len().saturating_sub(40)..].iter().for_each(|line| println!("{line}"));
+            for what in ["fpm.log", "stderr"] {
+                print_tail(&format!("{}, end of {what}", self.plan.name), &self.path().join(what));
             }
         }
     }

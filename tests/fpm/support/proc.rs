@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::net::{TcpListener, UdpSocket};
+use std::time::Duration;
+
+use crate::shared::poll;
 
 /// The name that a node's process has.
 pub const NODE_COMM: &str = "ephpm_kv";
@@ -94,4 +97,16 @@ pub fn port_is_free(port: u16) -> bool {
 pub fn signal(pid: u32, signal: i32) {
     // SAFETY: no memory is involved.
     unsafe { libc::kill(pid as i32, signal) };
+}
+
+/// Kills the node processes of this node id, which have sessions of their own.
+pub fn kill_nodes(node_id: &str) {
+    // A process of PHP's may have been about to start another.
+    poll(&format!("no node of {node_id} is left"), Duration::from_secs(20), || match nodes(node_id) {
+        nodes if nodes.is_empty() => Ok(()),
+        nodes => {
+            nodes.iter().for_each(|pid| signal(*pid, libc::SIGKILL));
+            Err(format!("{nodes:?}"))
+        }
+    });
 }

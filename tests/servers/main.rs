@@ -1,0 +1,15 @@
+//! PHP's other servers, and scripts on the command line, as the hosts of real clusters on loopback.
+//!
+//! They need Apache with mod_php and the module built with `--features testing`: `make test-module`. Sizes are for a
+//! small machine; `EPHPM_KV_TEST_SECONDS` and `EPHPM_KV_RELOADS` make them larger. What needs root says so and ends.
+
+#[allow(dead_code, reason = "the tests of tests/fpm use the rest of it")]
+#[path = "../fpm/support/mod.rs"]
+mod fpm;
+#[allow(dead_code, reason = "the tests of tests/cluster use the rest of it")]
+#[path = "../cluster/support/mod.rs"]
+mod shared;
+
+mod apache;
+mod cli_server;
+mod support;

@@ -1,0 +1,21 @@
+//! What the tests here have that those of `tests/cluster` and `tests/fpm` have not: web servers, and an HTTP client.
+
+pub mod http;
+pub mod server;
+
+use crate::fpm::client::Client;
+use crate::fpm::fpm::Plan;
+use crate::fpm::ready;
+use server::{Kind, WebServer};
+
+/// Starts a server of this kind for each plan and waits until each host is ready and sees all.
+pub fn start_all(kind: Kind, plans: &[Plan]) -> Vec<WebServer> {
+    let servers: Vec<WebServer> = plans.iter().map(|plan| WebServer::start(kind, plan)).collect();
+    ready(&clients(&servers), plans.len());
+    servers
+}
+
+/// One client for each server.
+pub fn clients(servers: &[WebServer]) -> Vec<Client> {
+    servers.iter().map(WebServer::client).collect()
+}
