@@ -11,5 +11,10 @@ mod fpm;
 mod shared;
 
 mod apache;
+mod attach;
 mod cli_server;
+mod forks;
+mod refused;
+mod scripts;
+mod socket_file;
 mod support;

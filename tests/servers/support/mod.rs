@@ -1,5 +1,6 @@
 //! What the tests here have that those of `tests/cluster` and `tests/fpm` have not: web servers, and an HTTP client.
 
+pub mod facts;
 pub mod http;
 pub mod server;
 
