@@ -51,6 +51,7 @@ struct Ports {
 pub(super) async fn live(start: Start) {
     let Start { config, mut place, mut client, mut node_id, guest_id, segment, home, stamp, .. } = start;
     let own_process = matches!(home, Home::Process);
+    let begun = Instant::now();
     let mut orders = match Orders::new(home, &segment, &config, stamp) {
         Ok(orders) => orders,
         Err(error) => return tracing::error!(%error, "no way to be told to stop"),
@@ -163,7 +164,9 @@ pub(super) async fn live(start: Start) {
     let timeout = work(&node, &mut orders).await;
     // Whoever comes now is not part of what leaves.
     drop(meeting);
-    leave(&node, &gossip, timeout).await;
+    let deadline = Instant::now() + timeout;
+    find_owners(&node, begun + timeout).await;
+    leave(&node, &gossip, deadline).await;
     for task in tasks {
         task.abort();
         let _ = task.await;
@@ -195,9 +198,21 @@ async fn wait_alone(orders: &mut Orders, time: Duration) -> bool {
     tokio::time::timeout(time, orders.obey(&mut drop)).await.is_ok()
 }
 
+/// A script may count and end before its node has found the cluster: what it counted has nowhere to go until then. Waits
+/// for that, but not in a node that has been looking for longer.
+async fn find_owners(node: &Arc<Node>, until: Instant) {
+    while node.peers.view().me().phase == Phase::Joining && Instant::now() < until {
+        let (foreign, _) = node.replicator.tick();
+        node.homeward.take(foreign);
+        if node.homeward.all_home() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 /// Hands slots and shares over, tells the cluster, and waits until it knows.
-async fn leave(node: &Arc<Node>, gossip: &Arc<Gossip>, timeout: Duration) {
-    let deadline = Instant::now() + timeout;
+async fn leave(node: &Arc<Node>, gossip: &Arc<Gossip>, deadline: Instant) {
     let table = node.segment.table();
     tracing::info!("leaving the cluster");
     table.set_state(NodeState::Leaving, "");
