@@ -15,7 +15,8 @@ use super::fork::{OfProcess, pid, with_signals_blocked};
 use super::process;
 use super::sapi::Sapi;
 use crate::config::{Config, Role, Runtime};
-use crate::node::{self, Home, Job, LogSink, Place, Start};
+use crate::dataplane::is_served;
+use crate::node::{self, Home, Job, LogSink, Place, Start, host_address};
 use crate::segment::Segment;
 
 /// Time between two looks at whether the segment's node is gone.
@@ -117,6 +118,10 @@ impl Starter {
     pub(super) fn start(&self, now_ms: u64) {
         if !self.segment.table().may_start(now_ms, START_PAUSE_MS) {
             return;
+        }
+        if self.guest.load(Ordering::Relaxed) && !host_address(&self.config).is_some_and(|host| is_served(&host)) {
+            // The host's place has become free: it is this segment's.
+            self.guest.store(false, Ordering::Relaxed);
         }
         match self.runtime {
             Runtime::Process => self.start_process(),
