@@ -85,7 +85,11 @@ pub fn attach(address: &UnixAddr, timeout: Duration) -> Attached {
     match ask(address, timeout) {
         Ok(attached) => attached,
         Err(error) => match error.kind() {
-            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Attached::Nobody,
+            // A file that may not be opened is no node's: those let everybody connect. What it is, the node says that
+            // would listen there.
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
+                Attached::Nobody
+            }
             _ => Attached::Refused(format!("{address}: {error}")),
         },
     }
