@@ -2,11 +2,14 @@
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
-use crate::fpm::is_root;
+use crate::fpm::{is_root, plans, ready};
 use crate::shared::cluster::Cluster;
 use crate::shared::host::{Spec, php};
+use crate::shared::poll;
 use crate::support::facts::{Facts, PRINT, UNTIL_READY, another, errors, printed, wait_value};
+use crate::support::server::{Kind, WebServer};
 
 const NOBODY: u32 = 65_534;
 
@@ -107,6 +110,36 @@ fn a_release_with_another_layout() {
         command
     };
     counts_as_a_client(other_release, "layout");
+}
+
+#[test]
+fn a_server_that_was_a_guest_becomes_the_host_when_the_place_is_free() {
+    let plans = plans(2);
+    let peer = WebServer::start(Kind::Apache, &plans[1]);
+    let mut first = WebServer::start(Kind::Apache, &plans[0]);
+    ready(&[first.client(), peer.client()], 2);
+    let guest = WebServer::start_with(Kind::Apache, &plans[0], &[("EPHPM_KV_TEST_LAYOUT", "99")]);
+    let name = &plans[0].name;
+    let becomes = |what: &str, is_its_name: &dyn Fn(&str) -> bool, members: usize| {
+        poll(what, Duration::from_secs(20), || {
+            let info = guest.client().info();
+            let is_it = is_its_name(&info.node_id) && info.state == "ready" && info.live.len() == members;
+            if is_it { Ok(info) } else { Err(format!("{info:?}")) }
+        })
+    };
+    let as_guest = becomes("a guest", &|id| id.starts_with(&format!("{name}#")), 3);
+    assert_eq!(guest.client().incr("moves"), (1, false));
+    first.signal(libc::SIGTERM);
+    assert!(first.wait_for_its_end().success());
+    let after = becomes("the host", &|id| id == name, 2);
+    assert_eq!(after.origin, as_guest.origin, "the segment stays");
+    assert_eq!(guest.client().incr("moves"), (2, false));
+    // It stays so.
+    let keys = peer.client().keys_owned_by(name, "moves", 1);
+    assert_eq!(guest.client().incr(&keys[0]), (1, false));
+    assert_eq!(guest.client().node_pid(), after.node_pid);
+    guest.stop();
+    peer.stop();
 }
 
 #[test]

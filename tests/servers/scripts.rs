@@ -24,24 +24,24 @@ fn start(spec: &Spec, code: &str) -> Child {
     command.spawn().expect("php starts")
 }
 
-/// Starts scripts for some seconds, each at its time, and gives what they have printed.
-fn run_all(spec: &Spec, code: &str) -> Vec<String> {
+/// Starts scripts for some seconds, each at its time. What they have printed, and the longest time one took.
+fn run_all(spec: &Spec, code: &str) -> (Vec<String>, Duration) {
     let count = RATE * number("EPHPM_KV_TEST_SECONDS", 3) as u32;
     let begun = Instant::now();
-    let mut running: Vec<(Instant, Child)> = Vec::new();
-    for number in 0..count {
-        let due = Duration::from_secs(1) * number / RATE;
-        std::thread::sleep(due.saturating_sub(begun.elapsed()));
-        running.push((Instant::now(), start(spec, code)));
-        assert!(proc::unix_sockets(&format!("@ephpm_kv/ephpm/127.0.0.1:{}", spec.port)).len() <= 1);
-    }
-    let ended = running.into_iter().map(|(started, child)| {
-        let output = child.wait_with_output().expect("its end");
-        assert_eq!(errors(&output), "");
-        println!("{:?} {}", started.elapsed(), printed(&output));
-        printed(&output)
-    });
-    ended.collect()
+    let running: Vec<_> = (0..count)
+        .map(|number| {
+            let due = Duration::from_secs(1) * number / RATE;
+            std::thread::sleep(due.saturating_sub(begun.elapsed()));
+            let (started, child) = (Instant::now(), start(spec, code));
+            std::thread::spawn(move || {
+                let output = child.wait_with_output().expect("its end");
+                assert_eq!(errors(&output), "");
+                (printed(&output), started.elapsed())
+            })
+        })
+        .collect();
+    let (all, times): (Vec<_>, Vec<_>) = running.into_iter().map(|thread| thread.join().expect("a script")).unzip();
+    (all, times.into_iter().max().unwrap_or_default())
 }
 
 #[test]
@@ -55,10 +55,12 @@ fn scripts_of_a_host_that_has_no_node_are_clients_for_themselves() {
     script.ini.insert("role".into(), "auto".into());
     // The port is somebody else's, and stays so.
     let taken = std::net::TcpListener::bind(("127.0.0.1", spec.port)).expect("the host's port");
-    let all = run_all(&script, &format!("ephpm_kv_incr('cron'); {PRINT}"));
+    let (all, longest) = run_all(&script, &format!("ephpm_kv_incr('cron'); echo getmypid(), ' '; {PRINT}"));
+    println!("the slowest took {longest:?}");
+    assert!(longest < Duration::from_secs(5), "{longest:?}");
     for text in &all {
-        let facts = Facts::read(text);
-        assert_eq!(facts.node_id, format!("host0#{}", facts.node_pid));
+        let (pid, facts) = text.split_once(' ').expect("a number first");
+        assert_eq!(Facts::read(facts).node_id, format!("host0#{pid}"));
     }
     drop(taken);
     let peer = &mut cluster.hosts[0];
@@ -76,7 +78,7 @@ fn scripts_of_a_host_with_a_node_are_part_of_it() {
     let mut script = cluster.hosts[0].spec.clone();
     script.ini.insert("role".into(), "auto".into());
     let [own, others] = ["host0", "host1"].map(|owner| cluster.keys_owned_by(owner, "cron", 1).remove(0));
-    let all = run_all(
+    let (all, _) = run_all(
         &script,
         &format!(
             "foreach (['{own}', '{others}'] as $key) {{ ephpm_kv_incr($key); if (ephpm_kv_degraded()) {{ echo 'degraded '; }} }} {PRINT}"

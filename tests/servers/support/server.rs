@@ -92,10 +92,12 @@ fn apache_conf(dir: &Path, port: u16) -> String {
 impl WebServer {
     /// Starts the server and waits until it serves.
     pub fn start(kind: Kind, plan: &Plan) -> Self {
-        Self::start_in(kind, plan, TempDir::new().expect("a directory"))
+        Self::start_with(kind, plan, &[])
     }
 
-    fn start_in(kind: Kind, plan: &Plan, dir: TempDir) -> Self {
+    /// The same with these variables in its environment.
+    pub fn start_with(kind: Kind, plan: &Plan, environment: &[(&str, &str)]) -> Self {
+        let dir = TempDir::new().expect("a directory");
         plan.write(dir.path());
         for script in fs::read_dir(root().join("tests/php/servers")).expect("the scripts").flatten() {
             fs::copy(script.path(), dir.path().join("www").join(script.file_name())).expect("a copy");
@@ -103,6 +105,7 @@ impl WebServer {
         let http_port = ports::free_port();
         let log = File::create(dir.path().join("log")).expect("a log file");
         let mut command = kind.command(dir.path(), http_port);
+        command.envs(environment.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         // A group of its own, so that it can be killed with all its workers at one blow.
         command.process_group(0);
@@ -177,11 +180,16 @@ impl WebServer {
         });
     }
 
-    /// Waits for the end of its first process, which has been asked for, and until nothing is left.
-    pub fn wait(&mut self) -> ExitStatus {
-        let status = poll(&format!("{} ends", self.plan.name), PATIENCE, || {
+    /// Waits for the end of its first process, which has been asked for.
+    pub fn wait_for_its_end(&mut self) -> ExitStatus {
+        poll(&format!("{} ends", self.plan.name), PATIENCE, || {
             self.child.try_wait().expect("a status").ok_or_else(|| format!("still running: {}", self.log()))
-        });
+        })
+    }
+
+    /// The same, and until nothing is left.
+    pub fn wait(&mut self) -> ExitStatus {
+        let status = self.wait_for_its_end();
         self.plan.leaves_nothing();
         self.ended = true;
         status
