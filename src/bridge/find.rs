@@ -2,7 +2,8 @@
 //! host's node, or a fresh one.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -86,9 +87,23 @@ fn former(config: &Config, sapi: &Sapi, warn: &mut dyn FnMut(&str)) -> Option<Ar
     if segment.size() != wanted {
         let had = segment.size();
         warn(&format!("ephpm_kv.memory has changed ({had} bytes before, {wanted} now): this start begins empty"));
+        make_room(&segment, Duration::from_millis(config.leave_timeout_ms));
         return None;
     }
     Some(segment)
+}
+
+/// Has the node of a segment that is given up leave, and waits for that: the host's place is the next one's.
+fn make_room(segment: &Segment, patience: Duration) {
+    let (table, begun) = (segment.table(), Instant::now());
+    table.retire();
+    while table.node_pid.load(Ordering::Acquire) != 0 && begun.elapsed() < patience {
+        // It may have been killed.
+        if segment.claim().try_lock().is_some() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// What came of asking the host's node for its segment.

@@ -83,6 +83,10 @@ impl Host {
         let family = Family::found(segment.clone(), forks, sapi.executes_itself(), leave_timeout)
             .map_err(|error| SetupError::new("ephpm_kv process family", error))?;
         let open = Open::over(config, sapi, segment, log)?;
+        if source == Source::Former && open.starter.is_none() {
+            // The cluster is gone from the settings.
+            open.segment.table().retire();
+        }
         if source == Source::Fresh || open.starter.is_none() {
             open.describe();
         } else if let (Source::Former, Some(starter)) = (source, &open.starter) {

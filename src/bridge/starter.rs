@@ -116,7 +116,8 @@ impl Starter {
 
     /// Starts the node.
     pub(super) fn start(&self, now_ms: u64) {
-        if !self.segment.table().may_start(now_ms, START_PAUSE_MS) {
+        let table = self.segment.table();
+        if table.is_retired() || !table.may_start(now_ms, START_PAUSE_MS) {
             return;
         }
         if self.guest.load(Ordering::Relaxed) && !host_address(&self.config).is_some_and(|host| is_served(&host)) {

@@ -17,6 +17,9 @@ pub const NODE_ID_LEN_MAX: usize = 64;
 /// Most users whose processes may share a segment.
 const USERS_MAX: usize = 64;
 
+/// A wanted stamp that no node has.
+const RETIRED: u64 = u64::MAX;
+
 /// Who owns a slot, as this host knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
@@ -196,6 +199,16 @@ impl Table {
     pub fn set_state(&self, state: NodeState, reason: &str) {
         self.reason.set(reason);
         self.state.store(state as u32, Ordering::Release);
+    }
+
+    /// The segment gets no node any more, unless a later family wants one; its node leaves.
+    pub fn retire(&self) {
+        self.wanted_stamp.store(RETIRED, Ordering::Release);
+    }
+
+    /// Whether the segment is to have no node.
+    pub fn is_retired(&self) -> bool {
+        self.wanted_stamp.load(Ordering::Acquire) == RETIRED
     }
 
     /// Whether the caller is the one to start a node now: then nobody else is for `pause_ms`.
