@@ -28,6 +28,9 @@ pub use life::settings_of;
 pub use log::LogSink;
 pub use meet::{calls_address, host_address};
 
+/// How long another process may hold the claim that runs no node, in milliseconds.
+const CLAIM_PATIENCE_MS: u64 = 10;
+
 /// What PHP threads of the node's own process ask of it.
 pub enum Job {
     /// Decide this call by the deadline.
@@ -109,7 +112,8 @@ pub struct Start {
 /// open.
 pub fn run(start: Start) {
     let segment = start.segment.clone();
-    let Some((claim, _recovered)) = segment.claim().try_lock() else { return };
+    // Others hold it for a moment only, to look.
+    let Ok((claim, _recovered)) = segment.claim().lock_timeout(CLAIM_PATIENCE_MS) else { return };
     if let Home::Thread { bell, .. } = &start.home {
         let Descriptors { memory, hangup, alive } = segment.descriptors();
         let of_segment = [memory, hangup, alive].map(AsRawFd::as_raw_fd);
