@@ -29,8 +29,10 @@ test)
     build
     want faketime has_file '/usr/lib/*/faketime/libfaketimeMT.so.1'
     want php8.2-fpm has php-fpm8.2
+    want apache2 has_file /usr/sbin/apache2
+    want libapache2-mod-php8.2 has_file /usr/lib/apache2/modules/libphp8.2.so
     want php8.2-opcache extension_file opcache
-    # unshare: php-fpm as the first process of a container.
+    # unshare: php-fpm as the first process of a container, and processes of other namespaces.
     want util-linux has unshare
     ;;
 bench)
@@ -56,7 +58,7 @@ if ((${#need[@]})); then
         exit 1
     fi
     export DEBIAN_FRONTEND=noninteractive
-    # The packages redis-server and php8.2-fpm would start theirs; tests and benchmark start their own.
+    # redis-server, php8.2-fpm and apache2 would start theirs; tests and benchmark start their own.
     policy=/usr/sbin/policy-rc.d
     if [[ ! -e $policy ]]; then
         trap 'rm -f "$policy"' EXIT

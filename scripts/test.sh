@@ -64,8 +64,9 @@ chaos)
     export EPHPM_KV_KILLS=${EPHPM_KV_KILLS:-1000} EPHPM_KV_RELOADS=${EPHPM_KV_RELOADS:-100} EPHPM_KV_STOPS=${EPHPM_KV_STOPS:-50}
     for ((round = 1; round <= ${EPHPM_KV_CHAOS_ROUNDS:-3}; round++)); do
         echo "round $round"
-        rust chaos --test cluster --test fpm -- owner_killed timeout_safety disagreeing_views fork_and_exit members \
-            one_count create_with_deadline kill_storm reload orderly_end stop_and_start recycled_workers
+        rust chaos --test cluster --test fpm --test servers -- owner_killed timeout_safety disagreeing_views fork_and_exit members \
+            one_count create_with_deadline kill_storm reload orderly_end stop_and_start recycled_workers \
+            graceful_restarts
     done
     ;;
 soak) rust soak --test cluster -- soak ;;

@@ -95,6 +95,60 @@ fn a_graceful_restart_with_other_settings_replaces_the_node() {
 }
 
 #[test]
+fn a_cluster_that_is_taken_out_of_the_settings_is_left_and_joined_again_with_them() {
+    let mut servers = start_all(Kind::Apache, &plans(2));
+    let clients = clients(&servers);
+    let keys = clients[0].keys_owned_by(&servers[0].plan.name, "out", 1);
+    let before = clients[0].info();
+    assert_eq!(clients[0].incr(&keys[0]), (1, false));
+    settled(&clients, &keys);
+    let bind = servers[0].plan.ini.remove("bind").expect("an address");
+    servers[0].restart_gracefully();
+    assert_eq!(clients[0].info().origin, before.origin, "the segment stays");
+    assert_eq!(clients[0].incr(&keys[0]), (2, false), "what it counted is still there");
+    poll("the node has left", Duration::from_secs(10), || {
+        let nodes = servers[0].nodes();
+        if nodes.is_empty() { Ok(()) } else { Err(format!("{nodes:?}")) }
+    });
+    assert_eq!(clients[0].info().state, "alone");
+    ready(&clients[1..], 1);
+    assert_eq!(clients[1].incr(&keys[0]).0, 2, "the others go on with what they know");
+
+    servers[0].plan.ini.insert("bind".into(), bind);
+    servers[0].restart_gracefully();
+    ready(&clients, 2);
+    assert_eq!(clients[0].info().origin, before.origin);
+    let joined = settled(&clients, &keys);
+    println!("counted on both sides meanwhile: {joined:?}");
+    assert_eq!(clients[0].incr(&keys[0]), (joined[0] + 1, false));
+    servers.into_iter().for_each(WebServer::stop);
+}
+
+#[test]
+fn another_size_begins_empty_with_a_node_of_its_own() {
+    let mut servers = start_all(Kind::Apache, &plans(1));
+    let client = servers[0].client();
+    let before = client.info();
+    assert_eq!(client.incr("size"), (1, false));
+    servers[0].plan.ini.insert("memory".into(), "32M".into());
+    servers[0].restart_gracefully();
+    let clients = [client];
+    ready(&clients, 1);
+    let after = poll("another segment", Duration::from_secs(20), || {
+        let info = clients[0].info();
+        if info.origin != before.origin { Ok(info) } else { Err(format!("{info:?}")) }
+    });
+    ready(&clients, 1);
+    assert_eq!(clients[0].incr("size"), (1, false));
+    poll("the former node has left", Duration::from_secs(10), || {
+        let nodes = servers[0].nodes();
+        if nodes == [after.node_pid] { Ok(()) } else { Err(format!("{nodes:?}")) }
+    });
+    println!("{after:?}");
+    servers.into_iter().for_each(WebServer::stop);
+}
+
+#[test]
 fn a_stop_loses_nothing() {
     // At once, and after the requests that are being served (`apachectl graceful-stop`).
     for signal in [libc::SIGTERM, libc::SIGWINCH] {

@@ -179,3 +179,44 @@ fn processes_that_start_at_the_very_same_moment_end_up_in_one_segment() {
         });
     }
 }
+
+#[test]
+fn a_process_that_starts_while_the_node_leaves_counts_right() {
+    for delay_ms in [0, 20, 60, 120, 200, 260, 400] {
+        let mut cluster = two_hosts();
+        let keys = keys(&mut cluster, "leaving");
+        let first = cluster.hosts.remove(0);
+        let mut second = another(&first, "second");
+        second.wait_ready(2);
+        let mut late_spec = first.spec.clone();
+        late_spec.name = "late".into();
+        let time = Duration::from_secs(2);
+        let (own, others) = (&keys[0], &keys[1]);
+        let (mut late, counted) = std::thread::scope(|scope| {
+            let goes_on = scope.spawn(|| count_for(&mut second, own, time));
+            let leaves = scope.spawn(move || assert!(first.quit().success()));
+            std::thread::sleep(Duration::from_millis(delay_ms));
+            let mut late = Host::start(&late_spec);
+            let counted_late = count_for(&mut late, others, time);
+            leaves.join().expect("a thread");
+            (late, [goes_on.join().expect("a thread"), counted_late])
+        });
+        println!("{delay_ms} ms: {counted:?}");
+        let peer = &mut cluster.hosts[0];
+        for host in [&mut second, &mut late] {
+            poll("it is ready", Duration::from_secs(15), || {
+                host.call("ephpm_kv_get", &[crate::shared::host::Value::text("warm")]);
+                let facts = Facts::of(host);
+                if facts.state == "ready" { Ok(()) } else { Err(format!("{facts:?}")) }
+            });
+        }
+        println!("{:?} {:?}", Facts::of(&mut second), Facts::of(&mut late));
+        for (key, counted) in keys.iter().zip(&counted) {
+            assert_eq!((counted.refused, counted.backwards), (0, 0), "{key} after {delay_ms} ms");
+            wait_value(&mut [&mut second, &mut late, peer], key, |value| value == counted.calls);
+        }
+        assert!(second.quit().success());
+        assert!(late.quit().success());
+        cluster.quit();
+    }
+}
