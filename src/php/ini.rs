@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use ext_php_rs::ffi::{ext_php_rs_sapi_globals, php_printf, zend_ini_entry, zend_string};
 use ext_php_rs::flags::IniEntryPermission;
@@ -28,12 +28,18 @@ unsafe impl Sync for Definitions {}
 /// Registers all entries and reads them. A value that is not allowed has been warned about when this returns.
 pub fn register_and_read(module_number: c_int) -> Config {
     static DEFINITIONS: OnceLock<Definitions> = OnceLock::new();
+    REGISTERING.store(true, Ordering::Relaxed);
     IniEntryDef::register(&DEFINITIONS.get_or_init(define).0, module_number);
+    REGISTERING.store(false, Ordering::Relaxed);
     let config = settings::read(text_of, &address::System);
     set_namespace(config.namespace.as_bytes());
     VALUE_MAX.store(config.value_max as usize, Ordering::Relaxed);
     config
 }
+
+/// Whether PHP is being given the entries. A thread-safe PHP checks their values once more for each thread that it
+/// starts, when all has been said.
+static REGISTERING: AtomicBool = AtomicBool::new(false);
 
 static VALUE_MAX: AtomicUsize = AtomicUsize::new(0);
 
@@ -107,7 +113,9 @@ fn check_at_startup(setting: &Setting, value: &[u8]) -> c_int {
     if setting.allows(&text) {
         return ffi::SUCCESS;
     }
-    super::warn_at_startup(&setting.complaint(&text));
+    if REGISTERING.load(Ordering::Relaxed) {
+        super::warn_at_startup(&setting.complaint(&text));
+    }
     // A bad secret stays in place, so that reading it refuses the cluster instead of starting it unsealed.
     if setting.hidden { ffi::SUCCESS } else { ffi::FAILURE }
 }
