@@ -11,7 +11,7 @@ MODULE := modules/ephpm_kv.so
 TEST_MODULE := target/testing-modules/ephpm_kv.so
 
 .NOTPARALLEL:
-.PHONY: all setup demo test test-module install phpt chaos bench lint soak clean
+.PHONY: all setup demo test test-module install phpt zts chaos bench lint soak clean
 
 all: $(MODULE)
 
@@ -36,6 +36,10 @@ test: $(MODULE) $(TEST_MODULE)
 
 phpt: $(MODULE)
 	@scripts/phpt.sh
+
+# With a thread-safe debug PHP, which the first run builds.
+zts:
+	@scripts/zts.sh
 
 # The fault tests, longer and with a new seed each round. EPHPM_KV_SEED and EPHPM_KV_CHAOS_ROUNDS repeat a run.
 chaos: $(TEST_MODULE)

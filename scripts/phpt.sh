@@ -1,8 +1,9 @@
 #!/bin/sh
-# Runs php-tests/ (or the tests given as arguments) against modules/ephpm_kv.so with PHP's own run-tests.php.
+# Runs php-tests/ (or the tests given as arguments) against the module with PHP's own run-tests.php.
 # Builds nothing. Fails unless at least one test passed and every other one did too: run-tests.php itself is content
 # when it finds nothing to run or skips everything.
 #   PHP, PHP_CONFIG   the PHP to test (default: php, php-config)
+#   PHPT_MODULES      the folder of its ephpm_kv.so (default: modules)
 #   PHPT_ALLOW_SKIP   1: a skipped test is no failure
 #   PHPT_JOBS         tests at a time (default 2)
 set -u
@@ -10,8 +11,8 @@ cd "$(dirname "$0")/.." || exit 1
 
 php=$(command -v "${PHP:-php}") || { echo "phpt: no PHP found" >&2; exit 1; }
 config=${PHP_CONFIG:-php-config}
-modules=$PWD/modules
-[ -f "$modules/ephpm_kv.so" ] || { echo "phpt: modules/ephpm_kv.so is missing" >&2; exit 1; }
+modules=${PHPT_MODULES:-$PWD/modules}
+[ -f "$modules/ephpm_kv.so" ] || { echo "phpt: $modules/ephpm_kv.so is missing" >&2; exit 1; }
 
 runner=
 for candidate in "/usr/lib/php/$("$config" --phpapi)/build/run-tests.php" \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that a target needs and this machine lacks. Usage: setup.sh build|test|bench
+# Installs the Debian packages that a target needs and this machine lacks. Usage: setup.sh build|test|bench|zts
 # Does nothing, and needs no root, when everything is there.
 set -euo pipefail
 
@@ -41,8 +41,14 @@ bench)
     want php8.2-redis extension_file redis
     want redis-server has redis-server
     ;;
+zts)
+    build
+    want dpkg-dev has dpkg-source
+    want patch has patch
+    want pkg-config has pkg-config
+    ;;
 *)
-    echo "usage: $0 build|test|bench" >&2
+    echo "usage: $0 build|test|bench|zts" >&2
     exit 2
     ;;
 esac

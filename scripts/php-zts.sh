@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Builds a thread-safe debug PHP from Debian's source package, and the module for it. Both are kept below
+# target/php-zts/, so that a second run only looks whether the module is up to date.
+# Downloads with apt from where this machine's own packages come from; changes nothing of its configuration.
+#   target/php-zts/php           the PHP, a link to the folder of its version
+#   target/php-zts/modules       the module
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/setup.sh zts
+root=$PWD/target/php-zts
+work=$root/work
+
+source_package() { # unpacks the source package of the PHP in Debian's main archive as $work/php and sets $version
+    local targets repository release
+    targets() {
+        apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' 'Origin: Debian' 'Component: main'
+    }
+    [[ -n $(targets) ]] || apt-get update -qq >&2
+    # The security archive keeps no sources of what it has replaced.
+    read -r repository release < <(targets | grep -v -e -security -e -updates -e -backports)
+    mkdir -p "$work/lists/partial"
+    echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $repository $release main" \
+        >"$work/sources.list"
+    local apt=(-qq -o "Dir::Etc::SourceList=$work/sources.list" -o Dir::Etc::SourceParts=/dev/null
+        -o "Dir::State::Lists=$work/lists" -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache=
+        -o APT::Sandbox::User=root -o Acquire::Languages=none)
+    apt-get "${apt[@]}" update >&2
+    version=$(apt-cache "${apt[@]}" showsrc php8.2 | awk '/^Version:/ { print $2 }')
+    (cd "$work" && apt-get "${apt[@]}" source --download-only "php8.2=$version" >/dev/null)
+    # As PHP's developers released it: Debian's patches are for its own rules.
+    dpkg-source --no-check --skip-patches -x "$work"/php8.2_*.dsc "$work/php" >/dev/null
+}
+
+built() { # a PHP knows its own folder: a copy of another's target is none
+    [[ -x $root/php/bin/php && $("$root/php/bin/php-config" --prefix) -ef $root/php ]]
+}
+
+if ! built; then
+    rm -rf "$work"
+    mkdir -p "$work"
+    source_package
+    echo "Building PHP $version (thread-safe, debug); the log is $work/log" >&2
+    prefix=$root/$version
+    configure=(./configure --prefix="$prefix" --disable-all --enable-zts --enable-debug --disable-cgi --disable-phpdbg
+        --enable-embed=shared --enable-pcntl --enable-posix CFLAGS='-O0 -g1')
+    (cd "$work/php" && "${configure[@]}" && make -j"$(nproc)" && make install) >"$work/log" 2>&1 || {
+        tail -n 20 "$work/log" >&2
+        exit 1
+    }
+    # Last, so that a build that was cut off is begun again.
+    ln -sfn "$version" "$root/php"
+    rm -rf "$work"
+fi
+
+export PHP=$root/php/bin/php PHP_CONFIG=$root/php/bin/php-config CARGO_TARGET_DIR=$root/cargo
+scripts/build.sh "$root/modules/ephpm_kv.so" "$@"
