@@ -11,7 +11,7 @@ MODULE := modules/ephpm_kv.so
 TEST_MODULE := target/testing-modules/ephpm_kv.so
 
 .NOTPARALLEL:
-.PHONY: all setup demo test test-module install phpt zts chaos bench lint soak clean
+.PHONY: all setup demo test test-module install phpt zts php84 chaos bench lint soak clean
 
 all: $(MODULE)
 
@@ -40,6 +40,10 @@ phpt: $(MODULE)
 # With a thread-safe debug PHP, which the first run builds.
 zts:
 	@scripts/zts.sh
+
+# php-tests/ with PHP 8.4, in a Debian 13 of its own that the first run makes. As root.
+php84:
+	@scripts/php-84.sh
 
 # The fault tests, longer and with a new seed each round. EPHPM_KV_SEED and EPHPM_KV_CHAOS_ROUNDS repeat a run.
 chaos: $(TEST_MODULE)

@@ -26,13 +26,13 @@ attempt(fn() => ephpm_kv_expire("k", null));
 attempt(fn() => ephpm_kv_incr_multi([], "60"));
 attempt(fn() => ephpm_kv_incr_ttl("k", 1, 60.5));
 ?>
---EXPECT--
+--EXPECTF--
 TypeError: ephpm_kv_incr(): Argument #1 ($key) must be of type string, int given
 TypeError: ephpm_kv_incr(): Argument #2 ($by) must be of type int, string given
 TypeError: ephpm_kv_incr(): Argument #2 ($by) must be of type int, float given
 TypeError: ephpm_kv_incr(): Argument #1 ($key) must be of type string, null given
 TypeError: ephpm_kv_incr_ttl(): Argument #3 ($ttl) must be of type int|float, string given
-TypeError: ephpm_kv_incr_ttl(): Argument #3 ($ttl) must be of type int|float, bool given
+TypeError: ephpm_kv_incr_ttl(): Argument #3 ($ttl) must be of type int|float, %r(bool|true)%r given
 TypeError: ephpm_kv_set(): Argument #2 ($value) must be of type string, int given
 TypeError: ephpm_kv_expire(): Argument #2 ($ttl) must be of type int|float, null given
 TypeError: ephpm_kv_incr_multi(): Argument #2 ($ttl) must be of type int|float|null, string given

@@ -51,10 +51,10 @@ foreach (["60", true, null, [], new Name()] as $ttl) {
 }
 var_dump(ephpm_kv_incr_multi(["12" => 1]), ephpm_kv_info()["entries"]);
 ?>
---EXPECT--
+--EXPECTF--
 f(): Argument #1 ($key) must be of type string, int given
 f(): Argument #1 ($key) must be of type string, float given
-f(): Argument #1 ($key) must be of type string, bool given
+f(): Argument #1 ($key) must be of type string, %r(bool|true)%r given
 f(): Argument #1 ($key) must be of type string, null given
 f(): Argument #1 ($key) must be of type string, array given
 f(): Argument #1 ($key) must be of type string, Name given

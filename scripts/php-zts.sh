@@ -7,24 +7,15 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh zts
+. scripts/archive.sh
 root=$PWD/target/php-zts
 work=$root/work
 
-source_package() { # unpacks the source package of the PHP in Debian's main archive as $work/php and sets $version
-    local targets repository release
-    targets() {
-        apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' 'Origin: Debian' 'Component: main'
-    }
-    [[ -n $(targets) ]] || apt-get update -qq >&2
-    # The security archive keeps no sources of what it has replaced.
-    read -r repository release < <(targets | grep -v -e -security -e -updates -e -backports)
-    mkdir -p "$work/lists/partial"
-    echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $repository $release main" \
-        >"$work/sources.list"
-    local apt=(-qq -o "Dir::Etc::SourceList=$work/sources.list" -o Dir::Etc::SourceParts=/dev/null
-        -o "Dir::State::Lists=$work/lists" -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache=
-        -o APT::Sandbox::User=root -o Acquire::Languages=none)
-    apt-get "${apt[@]}" update >&2
+source_package() { # unpacks the source package of this release's PHP as $work/php and sets $version
+    local apt release
+    # Not the security archive's: it keeps no sources of what it has replaced.
+    read -r _ release < <(archive)
+    archive_apt "$work" deb-src "$release"
     version=$(apt-cache "${apt[@]}" showsrc php8.2 | awk '/^Version:/ { print $2 }')
     (cd "$work" && apt-get "${apt[@]}" source --download-only "php8.2=$version" >/dev/null)
     # As PHP's developers released it: Debian's patches are for its own rules.

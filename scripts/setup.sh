@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that a target needs and this machine lacks. Usage: setup.sh build|test|bench|zts
+# Installs the Debian packages that a target needs and this machine lacks. Usage: setup.sh build|test|bench|zts|php84
 # Does nothing, and needs no root, when everything is there.
 set -euo pipefail
 
@@ -47,8 +47,13 @@ zts)
     want patch has patch
     want pkg-config has pkg-config
     ;;
+php84)
+    build
+    want debootstrap has debootstrap
+    want util-linux has unshare
+    ;;
 *)
-    echo "usage: $0 build|test|bench|zts" >&2
+    echo "usage: $0 build|test|bench|zts|php84" >&2
     exit 2
     ;;
 esac
