@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Tests the module in a thread-safe debug PHP, as FrankenPHP's is: a small threaded server (tests/zts/driver.c), then
 # php-tests/. Builds what is missing. Ends with one line "N passed, N failed".
-#   ZTS_KEPT   1: a PHP that starts again in its process must have kept the counters, and leave nothing behind
 set -uo pipefail
 cd "$(dirname "$0")/.."
 scripts/php-zts.sh || exit 1

@@ -1,21 +1,20 @@
 <?php
-// 500 increments, half of them of a key that everybody shares. What an own key returns is known in advance.
+// 500 increments, half of them of a key that everybody shares. What an own key returns is known in advance, also
+// when PHP has been started again in its process: the counters are kept.
 
 require dirname(__DIR__, 2) . '/php-tests/cluster.inc';
 
-// Cycles whose counts are kept.
-$before = getenv('ZTS_KEPT') ? $cycle : 0;
 $hosts = (int) getenv('ZTS_HOSTS');
 if ($request === 0 && $hosts > 0) {
     // Nobody counts before everybody can.
-    $all = $hosts * $threads * ($before + 1);
+    $all = $hosts * $threads * ($cycle + 1);
     $ready = ready($hosts) && ephpm_kv_incr('ready') && until(fn() => (int) ephpm_kv_get('ready') >= $all);
     if (!$ready) {
         echo 'not ready: ', json_encode(ephpm_kv_info()), "\n";
         exit(1);
     }
 }
-$counted = ($before * $requests + $request) * 250;
+$counted = ($cycle * $requests + $request) * 250;
 for ($n = 1; $n <= 250; $n++) {
     $shared = ephpm_kv_incr('shared');
     $degraded = ephpm_kv_degraded();
