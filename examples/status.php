@@ -134,7 +134,8 @@ if (!is_allowed($_SERVER['REMOTE_ADDR'] ?? '', ALLOWED_ADDRESSES)) {
     }
 }
 
-$refresh = filter_var($_GET['refresh'] ?? '', FILTER_VALIDATE_INT, ['options' => ['min_range' => 1, 'max_range' => 3600]]);
+$range = ['min_range' => 1, 'max_range' => 3600];
+$refresh = filter_var($_GET['refresh'] ?? '', FILTER_VALIDATE_INT, ['options' => $range]);
 if ($refresh !== false) {
     header("Refresh: $refresh");
 }
@@ -163,7 +164,8 @@ $mood = match (true) {
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 0 auto; padding: 1rem }
 h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin: 1.6rem 0 .4rem }
 table { border-collapse: collapse; width: 100% }
-th, td { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line); overflow-wrap: anywhere }
+th, td { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line) }
+td { overflow-wrap: anywhere }
 th { font-weight: 600 } tbody th, table:not(:has(thead)) th { width: 17rem; font-weight: 400 }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums }
 meter { width: 100%; height: 1.2rem }
@@ -173,7 +175,7 @@ footer { margin-top: 2rem; color: #888 }
 </head>
 <body>
 <h1>ephpm_kv <?= e($info['version'] ?? '') ?> on <?= e(($info['node_id'] ?? '') ?: php_uname('n')) ?></h1>
-<p><span class="state <?= $mood ?>"><?= e($info['state']) ?></span><?= $info['reason'] === '' ? '' : ': ' . e($info['reason']) ?></p>
+<p><span class="state <?= $mood ?>"><?= e($info['state']) ?></span><?= e($info['reason'] === '' ? '' : ": {$info['reason']}") ?></p>
 <?php if ($works): ?>
 
 <h2>Memory</h2>
@@ -198,14 +200,16 @@ footer { margin-top: 2rem; color: #888 }
 
 <h2>Operations</h2>
 <table>
-<thead><tr><th>Operation</th><th class="number">Here</th><th class="number">At the owner</th><th class="number">Degraded</th></tr></thead>
+<thead><tr><th>Operation</th><th class="number">Here</th><th class="number">At the owner</th>
+<th class="number">Degraded</th></tr></thead>
 <?php
     preg_match_all('/^ephpm_kv_ops_total\{op="(\w+)"/m', implode("\n", array_keys($samples)), $ops);
     foreach (array_unique($ops[1]) as $op):
         $count = static fn(string $path): float => $samples["ephpm_kv_ops_total{op=\"$op\",path=\"$path\"}"] ?? 0;
 ?>
 <tr><td><?= e($op) ?></td><td class="number"><?= number($count('local')) ?></td>
-<td class="number"><?= number($count('remote')) ?></td><td class="number"><?= number($count('degraded'), true) ?></td></tr>
+<td class="number"><?= number($count('remote')) ?></td>
+<td class="number"><?= number($count('degraded'), true) ?></td></tr>
 <?php endforeach ?>
 </table>
 
