@@ -142,6 +142,7 @@ if ($refresh !== false) {
 
 $loaded = function_exists('ephpm_kv_info');
 $info = $loaded ? ephpm_kv_info() : ['state' => 'missing', 'reason' => 'the extension is not loaded in this PHP'];
+$why = $info['reason'] === '' ? '' : ": {$info['reason']}";
 $works = $loaded && $info['state'] !== 'disabled';
 $samples = $works ? samples(ephpm_kv_metrics()) : [];
 $clustered = $info['clustered'] ?? false;
@@ -175,7 +176,7 @@ footer { margin-top: 2rem; color: #888 }
 </head>
 <body>
 <h1>ephpm_kv <?= e($info['version'] ?? '') ?> on <?= e(($info['node_id'] ?? '') ?: php_uname('n')) ?></h1>
-<p><span class="state <?= $mood ?>"><?= e($info['state']) ?></span><?= e($info['reason'] === '' ? '' : ": {$info['reason']}") ?></p>
+<p><span class="state <?= $mood ?>"><?= e($info['state']) ?></span><?= e($why) ?></p>
 <?php if ($works): ?>
 
 <h2>Memory</h2>

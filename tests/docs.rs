@@ -115,8 +115,8 @@ fn messages() -> Vec<Message> {
             for (at, _) in text.match_indices(say).filter(|_| !elsewhere) {
                 let line = text[..at].lines().count();
                 // Fields come first, the message last.
-                let found = literals(&text[at + say.len()..]).into_iter().filter(|(depth, _)| *depth == 1);
-                let Some((_, message)) = found.last() else { continue };
+                let found = literals(&text[at + say.len()..]).into_iter().rfind(|(depth, _)| *depth == 1);
+                let Some((_, message)) = found else { continue };
                 messages.push(Message { place: format!("src/{name}:{line}"), constants: constants(&message) });
             }
         }
