@@ -6,11 +6,14 @@ ephpm_kv
 <?php
 require __DIR__ . "/cluster.inc";
 
-echo run(host(free_port(), ["log" => "/no/such/directory/kv.log"]), <<<'CODE'
+// No room for the segment among the addresses that this process may use.
+$code = <<<'CODE'
     echo "\n", json_encode([ephpm_kv_incr("k"), ephpm_kv_get("k"), ephpm_kv_degraded(), ephpm_kv_owner("k")]), "\n";
     $info = ephpm_kv_info();
-    var_dump($info["state"], str_contains($info["reason"], "/no/such/directory/kv.log"), error_get_last());
-    CODE);
+    var_dump($info["state"], str_contains($info["reason"], "mmap"), error_get_last());
+    CODE;
+$command = implode(" ", array_map("escapeshellarg", [...php(["ephpm_kv.memory" => "64G"]), "-r", $code]));
+echo shell_exec("ulimit -v 8000000; $command 2>&1");
 echo run(["ephpm_kv.bind" => "no-such-host.invalid:7946"], <<<'CODE'
     echo "\n", json_encode([ephpm_kv_incr("k"), ephpm_kv_degraded()]), ephpm_kv_info()["state"];
     CODE);
@@ -21,7 +24,8 @@ echo run(host(7946, ["bind" => "203.0.113.1:7946", "insecure" => "1"]), <<<'CODE
     CODE);
 ?>
 --EXPECTF--
-Warning: PHP Startup: the extension is disabled: ephpm_kv.log%sNo such file or directory%S
+
+Warning: PHP Startup: the extension is disabled: host segment%smmap%SCannot allocate memory%S
 
 [false,null,false,""]
 string(8) "disabled"

@@ -18,6 +18,6 @@ archive_apt() { # archive_apt FOLDER TYPE RELEASE: sets the array `apt` to optio
         >"$folder/sources.list"
     apt=(-qq -o "Dir::Etc::SourceList=$folder/sources.list" -o Dir::Etc::SourceParts=/dev/null
         -o "Dir::State::Lists=$folder/lists" -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache=
-        -o APT::Sandbox::User=root -o Acquire::Languages=none)
+        -o APT::Sandbox::User=root -o Acquire::Languages=none -o Acquire::Retries=3)
     apt-get "${apt[@]}" update >&2
 }

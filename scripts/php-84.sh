@@ -12,17 +12,18 @@ base=$PWD/target/php-8.4
 root=$base/root
 
 if [[ ! -d $root ]]; then
-    ((EUID == 0)) || { echo 'php-84: making a Debian needs root' >&2; exit 1; }
+    # 75: it cannot be had here.
+    ((EUID == 0)) || { echo 'php-84: making a Debian needs root' >&2; exit 75; }
     rm -rf "$base/new"
     mkdir -p "$base"
     read -r address _ < <(archive)
     echo "Making a Debian 13 with PHP 8.4; the log is $base/log" >&2
     debootstrap --variant=minbase --include=php8.4-cli,php8.4-fpm trixie "$base/new" "$address" >"$base/log" 2>&1 || {
         tail -n 20 "$base/log" >&2
-        exit 1
+        exit 75
     }
     # Unpacked, not installed: it would bring a compiler.
-    archive_apt "$base/new/tmp" deb trixie
+    archive_apt "$base/new/tmp" deb trixie || exit 75
     (cd "$base/new/tmp" && apt-get "${apt[@]}" download php8.4-dev && dpkg -x php8.4-dev_*.deb "$base/new") >/dev/null
     rm -rf "$base"/new/tmp/* "$base"/new/var/cache/apt/archives/*.deb
     # Last, so that one that was cut off is begun again.

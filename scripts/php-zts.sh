@@ -15,9 +15,10 @@ source_package() { # unpacks the source package of this release's PHP as $work/p
     local apt release
     # Not the security archive's: it keeps no sources of what it has replaced.
     read -r _ release < <(archive)
-    archive_apt "$work" deb-src "$release"
+    archive_apt "$work" deb-src "$release" || return
     version=$(apt-cache "${apt[@]}" showsrc php8.2 | awk '/^Version:/ { print $2 }')
-    (cd "$work" && apt-get "${apt[@]}" source --download-only "php8.2=$version" >/dev/null)
+    [[ -n $version ]] || return
+    (cd "$work" && apt-get "${apt[@]}" source --download-only "php8.2=$version" >/dev/null) || return
     # As PHP's developers released it: Debian's patches are for its own rules.
     dpkg-source --no-check --skip-patches -x "$work"/php8.2_*.dsc "$work/php" >/dev/null
 }
@@ -29,7 +30,8 @@ built() { # a PHP knows its own folder: a copy of another's target is none
 if ! built; then
     rm -rf "$work"
     mkdir -p "$work"
-    source_package
+    # 75: it cannot be had here (no root for the packages, no archive of sources).
+    source_package || exit 75
     echo "Building PHP $version (thread-safe, debug); the log is $work/log" >&2
     prefix=$root/$version
     configure=(./configure --prefix="$prefix" --disable-all --enable-zts --enable-debug --disable-cgi --disable-phpdbg

@@ -52,12 +52,24 @@ rust() { # rust NAME NEXTEST-OPTION... [-- FILTER...]: through nextest where it 
     fi
 }
 
+other() { # other NAME: tests with another PHP, which is fetched and built first; where it cannot be had, that is said
+    scripts/"$1".sh 2>&1 | tee "$out"
+    local status=${PIPESTATUS[0]}
+    if ((status == 75)); then
+        echo "$1: this PHP cannot be had here, so nothing was tested with it" >&2
+        return
+    fi
+    add "$status" "$(sum '^([0-9]+) passed, [0-9]+ failed')" "$(sum '^[0-9]+ passed, ([0-9]+) failed')" "$1"
+}
+
 case "${1:-all}" in
 all)
     rust tests --lib --tests
     scripts/phpt.sh 2>&1 | tee "$out"
     status=${PIPESTATUS[0]}
     add "$status" "$(sum '^([0-9]+) passed, [0-9]+ failed')" "$(sum '^[0-9]+ passed, ([0-9]+) failed')" phpt
+    other zts
+    other php-84
     ;;
 chaos)
     export EPHPM_KV_TEST_SECONDS=${EPHPM_KV_TEST_SECONDS:-20} EPHPM_KV_TEST_CALLS=${EPHPM_KV_TEST_CALLS:-200000}

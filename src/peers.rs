@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 
-use crate::cluster::{Member, Suspect, View};
+use crate::cluster::{Member, Phase, Suspect, View};
 use crate::dataplane::Limits;
 use crate::dataplane::link::{InFlight, Link, LinkEvent, LinkTarget, NotSent};
 use crate::segment::Segment;
@@ -21,6 +21,9 @@ const TIMEOUTS_TO_OPEN: u32 = 3;
 
 /// Time between two lines about the breaker of one member.
 const WARN_EVERY: Duration = Duration::from_secs(10);
+
+/// Time between two lines about a peer that refuses us for one reason.
+const REFUSED_WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// Why [`Peers::ask`] has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,6 +130,7 @@ impl Peers {
         let link = Link::spawn(target, self.hello.clone(), self.limits, link_events);
         let (node_id, events) = (member.node_id.clone(), self.events.clone());
         tokio::spawn(async move {
+            let mut refused: Option<(String, Instant)> = None;
             while let Some(news) = link_news.recv().await {
                 let event = match news {
                     LinkEvent::Up { .. } => PeerEvent::Up,
@@ -135,7 +139,13 @@ impl Peers {
                         if was_up { PeerEvent::Lost } else { PeerEvent::Down }
                     }
                     LinkEvent::Refused { reason, .. } => {
-                        tracing::warn!(peer = %node_id, reason = %reason, "peer refused the data plane connection");
+                        // It is asked again every second.
+                        let told =
+                            |(last, at): &(String, Instant)| *last == reason && at.elapsed() < REFUSED_WARN_EVERY;
+                        if !refused.as_ref().is_some_and(told) {
+                            tracing::warn!(peer = %node_id, reason = %reason, "peer refused the data plane connection");
+                            refused = Some((reason, Instant::now()));
+                        }
                         PeerEvent::Down
                     }
                 };
@@ -220,6 +230,10 @@ impl Peers {
         }
         let peer = cell.node_id.get();
         let mut inner = self.inner.lock();
+        // One that leaves in order, or owns nothing, takes nobody's calls with it.
+        if inner.view.member(&peer).is_none_or(|member| member.client || member.phase == Phase::Leaving) {
+            return;
+        }
         let warned = inner.warned.insert(peer.clone(), Instant::now());
         if warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
             tracing::warn!(

@@ -13,7 +13,7 @@ use super::sapi::Sapi;
 use super::socket::HostSocket;
 use super::starter::Starter;
 use crate::clock::Clock;
-use crate::config::{Config, Runtime};
+use crate::config::{Config, LogTarget, Runtime};
 use crate::error::{Refusal, SetupError};
 use crate::metrics::{Lost, OpKind, Path};
 use crate::node::{Job, LogSink};
@@ -74,7 +74,7 @@ impl Host {
     /// should know although it is no reason to fail.
     pub fn open(config: Config, sapi: Sapi, warn: &mut dyn FnMut(&str)) -> Result<Self, SetupError> {
         let log = match (&config.refusal, config.bind) {
-            (None, Some(_)) => Some(LogSink::open(&config.log, config.log_level)?),
+            (None, Some(_)) => Some(open_log(&config, &sapi, warn)?),
             _ => None,
         };
         let (segment, source) = find(&config, &sapi, warn)?;
@@ -333,6 +333,17 @@ impl Host {
         let window = WINDOW.get();
         (window.stamp, window.origin)
     }
+}
+
+/// `ephpm_kv.log`, or stderr where that cannot be opened: counting matters more than where it is logged. A script,
+/// which logs errors only and may run as any user, says nothing.
+fn open_log(config: &Config, sapi: &Sapi, warn: &mut dyn FnMut(&str)) -> Result<LogSink, SetupError> {
+    LogSink::open(&config.log, config.log_level).or_else(|error| {
+        if !sapi.is_cli() {
+            warn(&format!("logging to stderr instead: {error}"));
+        }
+        LogSink::open(&LogTarget::Stderr, config.log_level)
+    })
 }
 
 /// Keeps the window of an increment for the test build.

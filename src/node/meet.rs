@@ -83,7 +83,10 @@ fn admit(segment: &Segment, caller: Caller) -> Result<(), String> {
     if [0, me, owner].contains(&caller.uid) || segment.table().has_user(caller.uid) {
         return Ok(());
     }
-    Err(format!("user {} has no pool here: the segment is shared with users {owner} and {me} only", caller.uid))
+    Err(format!(
+        "user {} has no PHP process here: the segment is shared with root, user {owner} and the pools' users only",
+        caller.uid
+    ))
 }
 
 /// A segment that has never had a node is nobody's but its family's, which can still move to another.

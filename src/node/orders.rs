@@ -25,25 +25,29 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const GUEST_LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// The source of a node's orders.
-pub(super) enum Orders {
+pub(super) struct Orders {
+    of: Source,
+    leave_timeout: Duration,
+    /// A guest's: where the host's node serves.
+    host: Option<(UnixAddr, tokio::time::Interval)>,
+}
+
+enum Source {
     /// Of a node that is a thread.
     Thread { jobs: Receiver<Job>, bell: AsyncFd<OwnedFd> },
     /// Of a node that is a process.
     Process(Box<Process>),
 }
 
-pub(super) struct Process {
+struct Process {
     segment: Arc<Segment>,
     stamp: u64,
-    leave_timeout: Duration,
     /// Hangs up when no PHP process of the segment is left.
     hangup: AsyncFd<OwnedFd>,
     /// SIGTERM, SIGQUIT and SIGINT.
     signals: AsyncFd<OwnedFd>,
     stop_at: Option<Instant>,
     looks: tokio::time::Interval,
-    /// A guest's: where the host's node serves.
-    host: Option<(UnixAddr, tokio::time::Interval)>,
 }
 
 /// A descriptor that stays open whatever this runtime does, as one of this runtime.
@@ -58,43 +62,68 @@ fn watch(descriptor: RawFd) -> io::Result<AsyncFd<OwnedFd>> {
 impl Orders {
     /// Of a node that runs at `home`. Must run on the node's runtime.
     pub(super) fn new(home: Home, segment: &Arc<Segment>, config: &Config, stamp: u64) -> io::Result<Self> {
-        match home {
-            Home::Thread { jobs, bell } => Ok(Self::Thread { jobs, bell: watch(bell)? }),
-            Home::Process => Ok(Self::Process(Box::new(Process {
+        let of = match home {
+            Home::Thread { jobs, bell } => Source::Thread { jobs, bell: watch(bell)? },
+            Home::Process => Source::Process(Box::new(Process {
                 segment: segment.clone(),
                 stamp,
-                leave_timeout: Duration::from_millis(config.leave_timeout_ms),
                 hangup: watch(segment.descriptors().hangup.as_raw_fd())?,
                 signals: signals()?,
                 stop_at: None,
                 looks: tokio::time::interval(LOOK_EVERY),
-                host: None,
-            }))),
-        }
+            })),
+        };
+        Ok(Self { of, leave_timeout: Duration::from_millis(config.leave_timeout_ms), host: None })
     }
 
     /// The node is a guest while somebody serves at `host`.
     pub(super) fn end_without(&mut self, host: UnixAddr, place: Place) {
-        if let (Self::Process(process), Place::Guest) = (self, place) {
-            process.host = Some((host, tokio::time::interval(GUEST_LOOK_EVERY)));
+        if place == Place::Guest {
+            self.host = Some((host, tokio::time::interval(GUEST_LOOK_EVERY)));
         }
     }
 
     /// Gives every job to `take` until told to stop; the time to leave in. May be dropped and called again.
     pub(super) async fn obey(&mut self, take: &mut dyn FnMut(Job)) -> Duration {
-        match self {
-            Self::Thread { jobs, bell } => loop {
-                ring(bell).await;
-                while let Ok(job) = jobs.try_recv() {
-                    match job {
-                        Job::Stop { timeout } => return timeout,
-                        job => take(job),
-                    }
+        let Self { of, leave_timeout, host } = self;
+        let told = async {
+            match of {
+                Source::Thread { jobs, bell } => work(jobs, bell, take).await,
+                Source::Process(process) => {
+                    process.wait().await;
+                    *leave_timeout
                 }
-            },
-            Self::Process(process) => {
-                process.wait().await;
-                process.leave_timeout
+            }
+        };
+        tokio::select! {
+            timeout = told => timeout,
+            () = is_free(host) => {
+                tracing::info!("the host's node is gone: ending, so that this segment's takes its place");
+                *leave_timeout
+            }
+        }
+    }
+}
+
+/// Waits until nobody serves at the place of a guest's host; for ever if the node is none.
+async fn is_free(host: &mut Option<(UnixAddr, tokio::time::Interval)>) {
+    let Some((address, looks)) = host else { return std::future::pending().await };
+    loop {
+        looks.tick().await;
+        if !is_served(address) {
+            return;
+        }
+    }
+}
+
+/// Takes jobs until one says stop.
+async fn work(jobs: &Receiver<Job>, bell: &AsyncFd<OwnedFd>, take: &mut dyn FnMut(Job)) -> Duration {
+    loop {
+        ring(bell).await;
+        while let Ok(job) = jobs.try_recv() {
+            match job {
+                Job::Stop { timeout } => return timeout,
+                job => take(job),
             }
         }
     }
@@ -103,19 +132,10 @@ impl Orders {
 impl Process {
     async fn wait(&mut self) {
         loop {
-            let Self { segment, stamp, hangup, signals, stop_at, looks, host, .. } = self;
+            let Self { segment, stamp, hangup, signals, stop_at, looks } = self;
             let patience_ends = async {
                 match stop_at {
                     Some(at) => tokio::time::sleep_until(*at).await,
-                    None => std::future::pending().await,
-                }
-            };
-            let host_is_free = async {
-                match host {
-                    Some((address, looks)) => {
-                        looks.tick().await;
-                        !is_served(address)
-                    }
                     None => std::future::pending().await,
                 }
             };
@@ -125,10 +145,6 @@ impl Process {
                     return;
                 },
                 () = patience_ends => return,
-                free = host_is_free => if free {
-                    tracing::info!("the host's node is gone: ending, so that this segment's takes its place");
-                    return;
-                },
                 () = told(signals) => if stop_at.is_none() {
                     tracing::info!("told by a signal to end");
                     *stop_at = Some(Instant::now() + SIGNAL_PATIENCE);

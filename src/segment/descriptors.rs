@@ -46,7 +46,9 @@ impl Descriptors {
     /// `/proc`.
     pub fn revive(hangup: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         let path = format!("/proc/self/fd/{}", hangup.as_raw_fd());
-        Ok(rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?)
+        rustix::fs::open(&path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).map_err(|error| {
+            io::Error::new(io::Error::from(error).kind(), format!("{path} (is /proc mounted?): {error}"))
+        })
     }
 
     /// Size of the memory, if it is a sealed memfd that this user or root made: anybody else's could change under us

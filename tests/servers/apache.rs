@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::fpm::load::{Load, Work};
-use crate::fpm::{metric_sum, plans, proc, ready, settled, test_time};
+use crate::hosts::load::{Load, Work};
+use crate::hosts::{metric_sum, plans, proc, ready, settled, test_time};
 use crate::shared::{number, poll, seed};
 use crate::support::server::{Kind, WebServer};
 use crate::support::{clients, start_all};

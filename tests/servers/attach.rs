@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::fpm::proc;
+use crate::hosts::proc;
 use crate::shared::cluster::{Cluster, specs};
 use crate::shared::host::Host;
 use crate::shared::load::{Load, history, wait};
@@ -107,7 +107,7 @@ fn the_server_ends(end: impl Fn(Host)) -> f64 {
         assert_eq!((counted.refused, counted.backwards), (0, 0), "{key}");
         assert!(counted.degraded < counted.calls, "{key}: all degraded");
     }
-    let lost: f64 = [&mut second, peer].map(|host| lost(host)).iter().sum();
+    let lost: f64 = [&mut second, peer].map(lost).iter().sum();
     println!("lost: {lost}");
     let mut missing = 0;
     for (key, counted) in keys.iter().zip(&counted) {

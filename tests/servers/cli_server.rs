@@ -2,9 +2,9 @@
 
 use std::os::unix::process::ExitStatusExt;
 
-use crate::fpm::client::Request;
-use crate::fpm::load::{Load, Work};
-use crate::fpm::{metric_sum, plans, proc, ready, settled, test_time};
+use crate::hosts::client::Request;
+use crate::hosts::load::{Load, Work};
+use crate::hosts::{metric_sum, plans, proc, ready, settled, test_time};
 use crate::shared::seed;
 use crate::support::server::{Kind, WebServer};
 use crate::support::{clients, start_all};
@@ -97,8 +97,9 @@ fn a_fork_in_a_request_counts_in_both_processes() {
     for kind in [Kind::Workers, Kind::Alone] {
         let servers = start_all(kind, &plans(2));
         let clients = clients(&servers);
-        for owner in 0..2 {
-            let key = clients[0].keys_owned_by(&servers[owner].plan.name, "fork", 1).remove(0);
+        for owner in &servers {
+            let owner = &owner.plan.name;
+            let key = clients[0].keys_owned_by(owner, "fork", 1).remove(0);
             for round in 0..5 {
                 let body = clients[0].body(Request::new("fork.php").arg("key", &key));
                 assert_eq!(body, "exact", "{kind:?}, round {round}, owner {owner}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::fpm::proc;
+use crate::hosts::proc;
 use crate::shared::cluster::specs;
 use crate::shared::host::{Host, Spec, php, root};
 use crate::shared::poll;

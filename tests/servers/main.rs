@@ -5,7 +5,7 @@
 
 #[allow(dead_code, reason = "the tests of tests/fpm use the rest of it")]
 #[path = "../fpm/support/mod.rs"]
-mod fpm;
+mod hosts;
 #[allow(dead_code, reason = "the tests of tests/cluster use the rest of it")]
 #[path = "../cluster/support/mod.rs"]
 mod shared;

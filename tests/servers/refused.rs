@@ -4,7 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use crate::fpm::{is_root, plans, ready};
+use crate::hosts::{is_root, plans, ready};
 use crate::shared::cluster::Cluster;
 use crate::shared::host::{Spec, php};
 use crate::shared::poll;
@@ -78,7 +78,7 @@ fn a_user_that_has_no_process_in_the_segment() {
         command.uid(NOBODY).gid(NOBODY);
         command
     };
-    counts_as_a_client(nobody, "user 65534 has no pool here");
+    counts_as_a_client(nobody, "user 65534 has no PHP process here");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::fpm::proc;
+use crate::hosts::proc;
 use crate::shared::cluster::Cluster;
 use crate::shared::host::{Spec, php};
 use crate::shared::number;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use crate::fpm::is_root;
+use crate::hosts::is_root;
 use crate::shared::cluster::specs;
 use crate::shared::host::{Host, Spec, php};
 use crate::support::facts::{Facts, UNTIL_READY, another, errors, printed};

@@ -4,8 +4,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::fpm::client::{Request, Server};
-use crate::fpm::fcgi::{Failure, Reply};
+use crate::hosts::client::{Request, Server};
+use crate::hosts::fcgi::{Failure, Reply};
 
 /// A web server on 127.0.0.1.
 #[derive(Debug)]

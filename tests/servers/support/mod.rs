@@ -4,9 +4,9 @@ pub mod facts;
 pub mod http;
 pub mod server;
 
-use crate::fpm::client::Client;
-use crate::fpm::fpm::Plan;
-use crate::fpm::ready;
+use crate::hosts::client::Client;
+use crate::hosts::fpm::Plan;
+use crate::hosts::ready;
 use server::{Kind, WebServer};
 
 /// Starts a server of this kind for each plan and waits until each host is ready and sees all.

@@ -9,9 +9,9 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::http::Http;
-use crate::fpm::client::Client;
-use crate::fpm::fpm::{Plan, php};
-use crate::fpm::proc;
+use crate::hosts::client::Client;
+use crate::hosts::fpm::{Plan, php};
+use crate::hosts::proc;
 use crate::shared::host::{print_tail, root};
 use crate::shared::{poll, ports};
 
