@@ -61,7 +61,8 @@ pub struct View {
     pub epoch: u64,
     /// Sorted by node id; this node included.
     pub members: Vec<Member>,
-    /// Some other node has been seen alive since the start, or there is nobody to join.
+    /// Some other node (for a client: one that may own slots) has been seen alive since the start, or there is nobody to
+    /// join.
     pub joined: bool,
     /// This side may speak for the cluster: joined, and more than half of the settled members are alive here, or
     /// exactly half with the lowest node id among them.
@@ -194,7 +195,8 @@ impl Membership {
         }
         for (node_id, sightings) in by_id {
             let Some(chosen) = choose(self.known.get(node_id), &sightings) else { continue };
-            self.joined |= chosen.live;
+            // A client that knows of clients only may be as lost as they are: scripts come in crowds.
+            self.joined |= chosen.live && !(self.me.client && chosen.client);
             let known = self.known.entry(node_id.to_owned()).or_insert_with(|| Known {
                 sighting: chosen.clone(),
                 standing: Standing::Live,

@@ -201,14 +201,20 @@ async fn wait_alone(orders: &mut Orders, time: Duration) -> bool {
 /// A script may count and end before its node has found the cluster: what it counted has nowhere to go until then. Waits
 /// for that, but not in a node that has been looking for longer.
 async fn find_owners(node: &Arc<Node>, until: Instant) {
-    while node.peers.view().me().phase == Phase::Joining && Instant::now() < until {
+    while Instant::now() < until {
         let (foreign, _) = node.replicator.tick();
         node.homeward.take(foreign);
-        if node.homeward.all_home() {
+        let nobody_to_find = node.peers.view().joined && !has_heirs(node);
+        if node.homeward.all_home() || nobody_to_find {
             break;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// Whether another member may own what this one does.
+fn has_heirs(node: &Node) -> bool {
+    node.peers.view().owners_eligible().iter().any(|member| !member.is_me)
 }
 
 /// Hands slots and shares over, tells the cluster, and waits until it knows.
@@ -219,12 +225,11 @@ async fn leave(node: &Arc<Node>, gossip: &Arc<Gossip>, deadline: Instant) {
     node.leaving.send_replace(true);
     node.membership.lock().set_phase(Phase::Leaving);
     gossip.set_phase(Phase::Leaving).await;
-    let heirs = || node.peers.view().owners_eligible().iter().any(|member| !member.is_me);
     loop {
         let (foreign, _) = node.replicator.tick();
         node.homeward.take(foreign);
         let nothing_held = node.ownership.owned() == 0 && node.homeward.all_home();
-        if nothing_held || !heirs() || Instant::now() >= deadline {
+        if nothing_held || !has_heirs(node) || Instant::now() >= deadline {
             break;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -243,7 +248,7 @@ async fn leave(node: &Arc<Node>, gossip: &Arc<Gossip>, deadline: Instant) {
         let (_, foreign) = node.replicator.flush_to(&node_id, u64::MAX, left.min(Duration::from_millis(100))).await;
         node.homeward.take(foreign);
     }
-    while heirs() && !node.homeward.all_home() && Instant::now() < deadline {
+    while has_heirs(node) && !node.homeward.all_home() && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }

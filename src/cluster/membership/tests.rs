@@ -87,6 +87,16 @@ fn with_somebody_to_join_nothing_is_claimed_until_one_is_live() {
 }
 
 #[test]
+fn clients_that_know_of_each_other_only_have_joined_nothing() {
+    let mut membership = Membership::new(Me { client: true, ..me("b") }, true);
+    let script = Sighting { client: true, ..node("c", 3) };
+    membership.observe(&seen([script.clone()]), 0);
+    assert!(!membership.view(0).joined);
+    membership.observe(&seen([node("a", 2), script]), 1);
+    assert!(membership.view(1).joined);
+}
+
+#[test]
 fn seeds_that_turn_out_to_be_this_node_make_a_cluster_of_one() {
     let mut membership = Membership::new(me("b"), true);
     membership.observe(&Snapshot { seeds_are_me: true, ..Snapshot::default() }, 0);
