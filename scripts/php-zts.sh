@@ -35,7 +35,7 @@ if ! built; then
     echo "Building PHP $version (thread-safe, debug); the log is $work/log" >&2
     prefix=$root/$version
     configure=(./configure --prefix="$prefix" --disable-all --enable-zts --enable-debug --disable-cgi --disable-phpdbg
-        --enable-embed=shared --enable-pcntl --enable-posix CFLAGS='-O0 -g1')
+        --enable-embed=shared --enable-filter --enable-pcntl --enable-posix CFLAGS='-O0 -g1')
     (cd "$work/php" && "${configure[@]}" && make -j"$(nproc)" && make install) >"$work/log" 2>&1 || {
         tail -n 20 "$work/log" >&2
         exit 1

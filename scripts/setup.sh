@@ -76,8 +76,8 @@ if ((${#need[@]})); then
         printf '#!/bin/sh\nexit 101\n' >"$policy"
         chmod 755 "$policy"
     fi
-    apt-get update -qq -o Acquire::Retries=3 >&2
-    apt-get install -y -qq --no-install-recommends -o Acquire::Retries=3 "${need[@]}" >&2
+    apt-get update -qq -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 >&2
+    apt-get install -y -qq --no-install-recommends -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 "${need[@]}" >&2
 fi
 
 if ! command -v cargo >/dev/null; then

@@ -10,6 +10,7 @@ use ephpm_kv::store::{Store, StoreOptions};
 use crate::shared::{number, poll, seed};
 use crate::support::client::{Client, Request};
 use crate::support::fcgi::Failure;
+use crate::support::fpm::{Fpm, Plan};
 use crate::support::load::{Load, PAUSE, Work};
 use crate::support::random::Random;
 use crate::support::{metric_sum, plans, proc, ready, settled, start_all};
@@ -121,4 +122,51 @@ fn kill_storm() {
         let store = Store::try_open(segment, Clock::System, options).expect("a store");
         store.verify().expect("everything in the store fits together");
     }
+}
+
+/// Needs php8.2-apcu. For comparison only: nothing of ours is in it.
+#[test]
+#[ignore = "the same storm on APCu: cargo nextest run --run-ignored only --no-capture --test fpm apcu"]
+fn the_same_storm_on_apcu() {
+    let kills = number("EPHPM_KV_KILLS", 1_000);
+    let seed = seed();
+    let plan = Plan::new("apcu", 1, &[]).php(&["extension=apcu.so", "apc.enabled=1", "apc.shm_size=4M"]);
+    // Loaded, and does nothing.
+    let host = Fpm::start(&plan.set("enabled", "0"));
+    let client = host.client(0).within(LIMIT);
+    let (stop, hung) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let callers = (0..4).map(|number| {
+        let (client, stop, hung) = (client.clone(), stop.clone(), hung.clone());
+        let mut random = Random::new(seed, number);
+        std::thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                std::thread::sleep(PAUSE);
+                let request = Request::new("apcu.php").arg("seed", random.below(1 << 31)).arg("n", CHURN);
+                if let Err(Failure::TimedOut(_)) = client.send(request) {
+                    hung.store(true, Ordering::Relaxed);
+                }
+            }
+        })
+    });
+    let callers: Vec<_> = callers.collect();
+    let mut random = Random::new(seed, 99);
+    let mut killed = 0;
+    while killed < kills && !hung.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_micros(random.below(200_000)));
+        let workers = host.workers();
+        if !workers.is_empty() {
+            proc::signal(*random.pick(&workers), libc::SIGKILL);
+            killed += 1;
+        }
+    }
+    let hangs = hung.load(Ordering::Relaxed);
+    println!("APCu: {killed} workers killed, {}", if hangs { "then a request hung" } else { "no request hung" });
+    if hangs {
+        // Nobody else gets on either, and nobody will.
+        let answered =
+            (0..4).filter(|_| client.send(Request::new("apcu.php").arg("seed", 1).arg("n", 50)).is_ok()).count();
+        println!("APCu: of 4 requests after that {answered} were answered within {LIMIT:?}");
+    }
+    stop.store(true, Ordering::Relaxed);
+    callers.into_iter().for_each(|caller| caller.join().expect("a thread"));
 }
