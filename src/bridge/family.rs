@@ -104,14 +104,13 @@ extern "C" fn at_exit() {
     if family.master.load(Ordering::Acquire) != std::process::id() {
         return;
     }
-    let table = family.segment.table();
     // SAFETY: the descriptor is the segment's, which is not used in this process any more; the process ends.
     unsafe { libc::close(family.segment.descriptors().alive.as_raw_fd()) };
     let begun = Instant::now();
-    while table.node_pid.load(Ordering::Acquire) != 0 && begun.elapsed() < family.leave_timeout {
-        let leaves = table.state() == NodeState::Leaving;
-        // Others are there and keep it; or it has been killed.
-        if !leaves && begun.elapsed() >= NOTICE_PATIENCE || family.segment.claim().try_lock().is_some() {
+    while family.segment.has_node() && begun.elapsed() < family.leave_timeout {
+        let leaves = family.segment.table().state() == NodeState::Leaving;
+        // Others are there and keep it.
+        if !leaves && begun.elapsed() >= NOTICE_PATIENCE {
             return;
         }
         std::thread::sleep(Duration::from_millis(2));

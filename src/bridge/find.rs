@@ -2,7 +2,6 @@
 //! host's node, or a fresh one.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -95,13 +94,9 @@ fn former(config: &Config, sapi: &Sapi, warn: &mut dyn FnMut(&str)) -> Option<Ar
 
 /// Has the node of a segment that is given up leave, and waits for that: the host's place is the next one's.
 fn make_room(segment: &Segment, patience: Duration) {
-    let (table, begun) = (segment.table(), Instant::now());
-    table.retire();
-    while table.node_pid.load(Ordering::Acquire) != 0 && begun.elapsed() < patience {
-        // It may have been killed.
-        if segment.claim().try_lock().is_some() {
-            return;
-        }
+    let begun = Instant::now();
+    segment.table().retire();
+    while segment.has_node() && begun.elapsed() < patience {
         std::thread::sleep(Duration::from_millis(5));
     }
 }

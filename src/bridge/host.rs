@@ -121,8 +121,7 @@ impl Host {
     /// that start at once, say): then that one is the host's, and this process moves there.
     #[cold]
     fn settle<'a>(&'a self, open: &'a Open) -> &'a Open {
-        let has_had_node = || open.segment.table().generation.load(Ordering::Acquire) != 0;
-        let Some(starter) = open.starter.as_ref().filter(|_| !has_had_node()) else {
+        let Some(starter) = open.starter.as_ref().filter(|_| !open.segment.table().has_had_node()) else {
             open.settled.store(true, Ordering::Relaxed);
             return open;
         };

@@ -35,7 +35,8 @@ pub enum ConnectError {
 /// A call without an answer.
 #[derive(Debug, thiserror::Error)]
 pub enum BlockingError {
-    /// Not sent, or not read to its end: nothing was applied. Unless it was too long the connection is over when [`Blocking::is_lost`] says so.
+    /// Not sent, or not read to its end: nothing was applied. Unless it was too long the connection is over when
+    /// [`Blocking::is_lost`] says so.
     #[error("not sent: {0}")]
     NotSent(io::Error),
     /// Sent, but not answered in time: perhaps applied. The connection stays usable.

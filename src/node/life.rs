@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
-use super::meet::{Meeting, calls_address, host_address, is_virgin};
+use super::meet::{Meeting, calls_address, host_address};
 use super::orders::Orders;
 use super::parts::{Node, now_ms};
 use super::serve::{HostHandler, PeerHandler};
@@ -64,7 +64,7 @@ pub(super) async fn live(start: Start) {
                     meeting = Some(Meeting::begin(listener, &address, segment.clone(), own_process));
                 }
                 // Somebody was faster: this segment's processes move there.
-                Err(_) if is_virgin(&segment) && is_served(&address) => return,
+                Err(_) if !segment.table().has_had_node() && is_served(&address) => return,
                 Err(error) if is_served(&address) => {
                     tracing::warn!(%address, %error, "another segment of this host has its place: taking part as a client");
                     (place, client, node_id) = (Place::Guest, true, guest_id);
@@ -318,9 +318,10 @@ async fn calls_listener(segment: &Segment) -> Option<server::HostListener> {
 /// Binds, and while the place is taken tries again for as long as that may be a killed node of this segment.
 async fn after_predecessor<T>(segment: &Segment, bind: impl Fn() -> io::Result<T>) -> io::Result<T> {
     let until = Instant::now() + PREDECESSOR_PATIENCE;
+    let may_be_held = || segment.table().has_had_node();
     loop {
         match bind() {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && !is_virgin(segment) && Instant::now() < until => {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && may_be_held() && Instant::now() < until => {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             result => return result,

@@ -4,7 +4,6 @@
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::config::{Config, SocketName};
 use crate::dataplane::UnixAddr;
@@ -87,9 +86,4 @@ fn admit(segment: &Segment, caller: Caller) -> Result<(), String> {
         "user {} has no PHP process here: the segment is shared with root, user {owner} and the pools' users only",
         caller.uid
     ))
-}
-
-/// A segment that has never had a node is nobody's but its family's, which can still move to another.
-pub(super) fn is_virgin(segment: &Segment) -> bool {
-    segment.table().generation.load(Ordering::Acquire) == 0
 }

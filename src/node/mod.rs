@@ -129,7 +129,6 @@ pub fn run(start: Start) {
     let unresolved = table.unresolved.swap(0, Ordering::Relaxed);
     segment.metrics().lose(Lost::Unresolved, unresolved);
     table.set_state(NodeState::Joining, "starting");
-    table.node_stamp.store(start.stamp, Ordering::Release);
     table.node_pid.store(std::process::id(), Ordering::Release);
     let guard = start.log.install();
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run_runtime(start)));

@@ -192,6 +192,11 @@ impl Segment {
         &self.header().claim
     }
 
+    /// Whether a node of this segment lives. One that was killed leaves its number and frees the claim.
+    pub fn has_node(&self) -> bool {
+        self.table().node_pid.load(Ordering::Acquire) != 0 && self.claim().try_lock().is_none()
+    }
+
     /// Size of the mapping in bytes.
     pub fn size(&self) -> usize {
         self.size

@@ -153,9 +153,8 @@ pub struct Table {
     state: AtomicU32,
     /// Index of this node in `members`, plus one; 0 while unknown.
     self_index: AtomicU32,
-    /// What the node was started with: a hash of its settings and of the module's file.
-    pub node_stamp: AtomicU64,
-    /// What the last process family that was started (anew) has: a node with another stamp makes room.
+    /// Hash of the settings and the module's file that the last process family to be started (anew) has: a node that
+    /// was started with another makes room.
     pub wanted_stamp: AtomicU64,
     /// Coarse monotonic milliseconds before which no process starts a node again.
     next_start_ms: AtomicU64,
@@ -233,6 +232,11 @@ impl Table {
     /// Whether PHP processes of this user have had the segment.
     pub fn has_user(&self, uid: u32) -> bool {
         self.users.iter().any(|user| user.load(Ordering::Acquire) == uid.wrapping_add(1))
+    }
+
+    /// Whether the segment has ever had a node that got its port. One that has not is nobody's but its family's.
+    pub fn has_had_node(&self) -> bool {
+        self.generation.load(Ordering::Acquire) != 0
     }
 
     /// Index of this host's node among the members, once it has one.
