@@ -1,7 +1,9 @@
 //! Holds `docs/OPERATIONS.md` to the source: every line that the module can log, and every warning it gives PHP, is
 //! explained there, and nothing is explained that the source no longer says.
 
-use std::path::{Path, PathBuf};
+mod sources;
+
+use sources::{files, root};
 
 /// What begins a message for operators: the node's log, php's start-up warnings, refusals of operations.
 const SAY: [&str; 7] = [
@@ -25,21 +27,6 @@ struct Message {
     place: String,
     /// The texts between what is filled in.
     constants: Vec<String>,
-}
-
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry").path()) {
-        let name = entry.file_name().expect("a name").to_string_lossy().into_owned();
-        if entry.is_dir() && name != "tests" {
-            sources(&entry, found);
-        } else if name.ends_with(".rs") && name != "tests.rs" {
-            found.push(entry);
-        }
-    }
 }
 
 /// String literals in the brackets that have just been opened where `text` begins, each with its depth: 1 is in no
@@ -98,12 +85,12 @@ fn constants(format: &str) -> Vec<String> {
 
 fn messages() -> Vec<Message> {
     let src = root().join("src");
-    let mut files = Vec::new();
-    sources(&src, &mut files);
-    files.sort();
     let mut messages = Vec::new();
-    for file in files {
+    for file in files(&src) {
         let name = file.strip_prefix(&src).expect("a file in src").to_string_lossy().into_owned();
+        if name.split('/').any(|part| part == "tests" || part == "tests.rs") {
+            continue;
+        }
         let text = std::fs::read_to_string(&file).expect("source");
         let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
         for say in SAY {

@@ -1,7 +1,11 @@
 //! Holds the code to its layers: modules import strictly downward, and only named ones touch the outside.
 
+mod sources;
+
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use sources::{files, root};
 
 /// Top-level modules by layer, lowest first. A module may import what stands in a lower layer.
 const LAYERS: [&[&str]; 9] = [
@@ -29,28 +33,11 @@ struct Line {
     text: String,
 }
 
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn files(dir: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry").path()) {
-        if entry.is_dir() {
-            files(&entry, found);
-        } else if entry.extension().is_some_and(|extension| extension == "rs") {
-            found.push(entry);
-        }
-    }
-}
-
 /// Every line of `src/` outside comments, and outside `mod tests` (which stand at a file's end) unless asked for.
 fn lines() -> Vec<Line> {
     let src = root().join("src");
-    let mut found = Vec::new();
-    files(&src, &mut found);
-    found.sort();
     let mut lines = Vec::new();
-    for file in found {
+    for file in files(&src) {
         let relative = file.strip_prefix(&src).expect("a file in src").to_owned();
         let first = relative.iter().next().expect("a name").to_string_lossy();
         let module = first.trim_end_matches(".rs").to_owned();

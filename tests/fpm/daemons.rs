@@ -4,20 +4,8 @@ use std::time::Duration;
 
 use crate::shared::poll;
 use crate::support::client::Request;
-use crate::support::{plans, proc, ready, start_all};
-
-/// Processes that a test has made a script start.
-struct Sleepers(Vec<u32>);
-
-impl Drop for Sleepers {
-    fn drop(&mut self) {
-        for pid in &self.0 {
-            if proc::comm(*pid) == "sleep" {
-                proc::signal(*pid, libc::SIGKILL);
-            }
-        }
-    }
-}
+use crate::support::proc::{self, Sleepers};
+use crate::support::{plans, ready, start_all};
 
 #[test]
 fn what_a_script_leaves_running_keeps_no_node_alive() {
@@ -25,7 +13,7 @@ fn what_a_script_leaves_running_keeps_no_node_alive() {
     let client = hosts[0].client(0);
     let (node, origin) = (client.node_pid(), client.info().origin);
     let body = client.body(Request::new("daemons.php"));
-    let sleepers = Sleepers(body.lines().map(|line| line.parse().unwrap_or_else(|_| panic!("{body}"))).collect());
+    let sleepers = Sleepers::read(&body);
     assert_eq!(sleepers.0.len(), 2);
     for pid in &sleepers.0 {
         poll("it sleeps", Duration::from_secs(5), || {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::hosts::proc;
+use crate::hosts::proc::{self, Sleepers};
 use crate::shared::cluster::specs;
 use crate::shared::host::{Host, Spec, php, root};
 use crate::shared::poll;
@@ -52,19 +52,6 @@ fn a_script_that_forks_has_its_node_in_a_process_and_ends_with_it() {
     }
 }
 
-/// Processes that a test has made a script start.
-struct Sleepers(Vec<u32>);
-
-impl Drop for Sleepers {
-    fn drop(&mut self) {
-        for pid in &self.0 {
-            if proc::comm(*pid) == "sleep" {
-                proc::signal(*pid, libc::SIGKILL);
-            }
-        }
-    }
-}
-
 #[test]
 fn what_a_script_leaves_running_keeps_neither_node_nor_segment() {
     for runtime in ["thread", "process"] {
@@ -76,9 +63,7 @@ fn what_a_script_leaves_running_keeps_neither_node_nor_segment() {
             $process = proc_open(['sh', '-c', 'sleep 60 >/dev/null 2>&1 </dev/null & echo $!'], [1 => ['pipe', 'w']], $pipes);
             echo trim(stream_get_contents($pipes[1]));
             proc_close($process);";
-        let numbers = host.run(code);
-        let sleepers =
-            Sleepers(numbers.split(' ').map(|pid| pid.parse().unwrap_or_else(|_| panic!("{numbers}"))).collect());
+        let sleepers = Sleepers::read(&host.run(code));
         assert_eq!(sleepers.0.len(), 2);
         for pid in &sleepers.0 {
             poll("it sleeps", Duration::from_secs(5), || {

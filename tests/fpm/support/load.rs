@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::client::Client;
 use super::fcgi::Failure;
 use super::random::Random;
+use super::settled;
 use crate::shared::poll;
 
 /// Between two requests of a thread: what is tested is not how a host does without processor time.
@@ -227,6 +228,14 @@ impl Ledger {
     /// No call was degraded or refused.
     pub fn exact(&self) {
         assert_eq!((self.degraded(), self.failed), (0, 0), "degraded and refused increments; {:?}", self.errors);
+    }
+
+    /// All hosts agree, nothing is missing, nothing was degraded, and each value was given once: one count without a
+    /// fault.
+    pub fn one_count(&self, clients: &[Client]) {
+        self.check(&settled(clients, &self.keys()), 0);
+        self.exact();
+        self.distinct();
     }
 
     /// One line for people.

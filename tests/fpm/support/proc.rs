@@ -110,3 +110,24 @@ pub fn kill_nodes(node_id: &str) {
         }
     });
 }
+
+/// Processes called `sleep` that a test has made a script start; killed when this is dropped.
+pub struct Sleepers(pub Vec<u32>);
+
+impl Sleepers {
+    /// Those whose numbers the script has printed.
+    pub fn read(printed: &str) -> Self {
+        let number = |text: &str| text.parse().unwrap_or_else(|_| panic!("{printed}"));
+        Self(printed.split_ascii_whitespace().map(number).collect())
+    }
+}
+
+impl Drop for Sleepers {
+    fn drop(&mut self) {
+        for pid in &self.0 {
+            if comm(*pid) == "sleep" {
+                signal(*pid, libc::SIGKILL);
+            }
+        }
+    }
+}
