@@ -1,19 +1,18 @@
 //! The links to the members of the view, and what the host's table says of them.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
 
 use crate::cluster::{Member, Phase, Suspect, View};
-use crate::dataplane::Limits;
-use crate::dataplane::link::{InFlight, Link, LinkEvent, LinkTarget, NotSent};
+use crate::dataplane::link::{Dialer, InFlight, LinkEvent, LinkTarget, NotSent, PeerLink};
 use crate::segment::Segment;
 use crate::segment::table::{MEMBERS_MAX, MemberCell, Owner, Table};
-use crate::wire::hello::LocalHello;
 use crate::wire::message::{Request, Response};
 
 /// Timeouts in a row that open a member's breaker.
@@ -50,8 +49,7 @@ pub enum PeerEvent {
 /// One link per member of the view other than this node.
 pub struct Peers {
     segment: Arc<Segment>,
-    hello: Arc<LocalHello>,
-    limits: Limits,
+    dialer: Arc<dyn Dialer>,
     events: mpsc::UnboundedSender<(String, PeerEvent)>,
     inner: Mutex<Inner>,
     /// Woken when owners or the view change: calls that wait for an owner look again.
@@ -61,28 +59,31 @@ pub struct Peers {
 struct Inner {
     view: Arc<View>,
     /// By node id: its index in the table.
-    indices: HashMap<String, u16>,
+    indices: BTreeMap<String, u16>,
     /// When an open breaker was last logged.
-    warned: HashMap<String, Instant>,
+    warned: BTreeMap<String, Instant>,
     /// By index: the generation it leads to, and the link.
-    links: HashMap<u16, (u64, Arc<Link>)>,
+    links: BTreeMap<u16, (u64, Arc<dyn PeerLink>)>,
 }
 
 impl Peers {
     /// No links yet; events of links (with their node id) go to `events`.
     pub fn new(
         segment: Arc<Segment>,
-        hello: Arc<LocalHello>,
-        limits: Limits,
+        dialer: Arc<dyn Dialer>,
         view: Arc<View>,
         events: mpsc::UnboundedSender<(String, PeerEvent)>,
     ) -> Self {
         Self {
             segment,
-            hello,
-            limits,
+            dialer,
             events,
-            inner: Mutex::new(Inner { view, indices: HashMap::new(), warned: HashMap::new(), links: HashMap::new() }),
+            inner: Mutex::new(Inner {
+                view,
+                indices: BTreeMap::new(),
+                warned: BTreeMap::new(),
+                links: BTreeMap::new(),
+            }),
             changed: Notify::new(),
         }
     }
@@ -105,7 +106,7 @@ impl Peers {
                 cell.presence.store(2, Ordering::Release);
             }
         }
-        let indices: HashMap<String, u16> =
+        let indices: BTreeMap<String, u16> =
             view.members.iter().filter_map(|member| Some((member.node_id.clone(), publish(table, member)?))).collect();
         table.members_live.store(view.members.len() as u32, Ordering::Release);
         table.epoch.store(view.epoch, Ordering::Release);
@@ -124,10 +125,10 @@ impl Peers {
         self.changed.notify_waiters();
     }
 
-    fn dial(&self, member: &Member) -> Arc<Link> {
+    fn dial(&self, member: &Member) -> Arc<dyn PeerLink> {
         let (link_events, mut link_news) = mpsc::unbounded_channel();
         let target = LinkTarget { address: member.address, expected_node_id: Some(member.node_id.clone()) };
-        let link = Link::spawn(target, self.hello.clone(), self.limits, link_events);
+        let link = self.dialer.dial(target, link_events);
         let (node_id, events) = (member.node_id.clone(), self.events.clone());
         tokio::spawn(async move {
             let mut refused: Option<(String, Instant)> = None;
@@ -154,7 +155,7 @@ impl Peers {
                 }
             }
         });
-        Arc::new(link)
+        link
     }
 
     /// The members other than this node whose link stands.
@@ -266,7 +267,7 @@ impl Peers {
     pub async fn still_there(&self, suspect: &Suspect, timeout: Duration) -> bool {
         let (events, mut news) = mpsc::unbounded_channel();
         let target = LinkTarget { address: suspect.address, expected_node_id: Some(suspect.node_id.clone()) };
-        let _link = Link::spawn(target, self.hello.clone(), self.limits, events);
+        let _link = self.dialer.dial(target, events);
         match tokio::time::timeout(timeout, news.recv()).await {
             Ok(Some(LinkEvent::Up { peer })) => peer.origin == suspect.origin,
             _ => false,
@@ -293,7 +294,7 @@ impl Peers {
 }
 
 impl Inner {
-    fn link(&self, node_id: &str) -> Option<&Arc<Link>> {
+    fn link(&self, node_id: &str) -> Option<&Arc<dyn PeerLink>> {
         self.links.get(self.indices.get(node_id)?).map(|(_, link)| link)
     }
 }

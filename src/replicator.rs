@@ -3,13 +3,14 @@
 //! A batch is a cut: it holds the states and the ids of the requests whose effect they show. A receiver that sees a
 //! gap in a sender's numbers pulls the sender's keys anew, so a lost batch costs time, never truth.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::dataplane::Peer;
 use crate::metrics::{OpKind, Path};
@@ -61,8 +62,8 @@ pub struct Replicator {
 #[derive(Default)]
 struct Inner {
     position: u64,
-    receivers: HashMap<String, Receiver>,
-    senders: HashMap<String, Sender>,
+    receivers: BTreeMap<String, Receiver>,
+    senders: BTreeMap<String, Sender>,
     full_told: Quiet,
     no_room_told: Quiet,
 }
@@ -270,7 +271,7 @@ impl Replicator {
                 }
             }
         };
-        (tokio::time::timeout_at(deadline.into(), done).await.unwrap_or(false), foreign)
+        (tokio::time::timeout_at(deadline, done).await.unwrap_or(false), foreign)
     }
 
     /// A batch from `peer`.
@@ -398,7 +399,7 @@ impl Replicator {
 
     /// One page for a peer that pulls.
     pub fn page(&self, cursor: u64, slots: &[SlotRange]) -> Response {
-        let wanted: HashSet<u16> = slots.iter().flat_map(slots_of).collect();
+        let wanted: BTreeSet<u16> = slots.iter().flat_map(slots_of).collect();
         let (copies, next) = self.store.scan(cursor, BATCH_BYTES_MAX, &|key| {
             let slot = placement::slot(key.name);
             if wanted.is_empty() { self.owns(slot) } else { wanted.contains(&slot) }
@@ -433,7 +434,7 @@ pub fn ranges_of(slots: &[u16]) -> Vec<SlotRange> {
 }
 
 fn by_stream(applied: &[(u64, u64)]) -> Vec<AppliedIds> {
-    let mut streams: HashMap<u64, Vec<u64>> = HashMap::new();
+    let mut streams: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     for (stream, id) in applied {
         streams.entry(*stream).or_default().push(*id);
     }

@@ -8,9 +8,11 @@ pub mod membership;
 mod seeds;
 mod sighting;
 mod transport;
+mod voice;
 
 pub use gossip::{Gossip, GossipConfig};
 pub use membership::{Me, Member, Membership, Suspect, View};
 pub use seeds::names_others;
 pub use sighting::{Phase, Sighting, Snapshot};
 pub use transport::{GossipStats, bind};
+pub use voice::Voice;

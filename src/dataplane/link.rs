@@ -96,6 +96,45 @@ impl InFlight {
     }
 }
 
+/// A lasting connection to one peer, as callers see it.
+pub trait PeerLink: Send + Sync {
+    /// See [`Link::call`].
+    fn call(&self, request: &Request) -> Result<InFlight, NotSent>;
+
+    /// Whether there is a connection.
+    fn is_up(&self) -> bool;
+}
+
+/// Makes a node's connections.
+pub trait Dialer: Send + Sync {
+    /// Starts connecting to `target`, on the current runtime, until the link is dropped. `events` is told what happens.
+    fn dial(&self, target: LinkTarget, events: mpsc::UnboundedSender<LinkEvent>) -> Arc<dyn PeerLink>;
+}
+
+/// Over TCP.
+pub struct TcpDialer {
+    /// What this node says of itself.
+    pub hello: Arc<LocalHello>,
+    /// Of each connection.
+    pub limits: Limits,
+}
+
+impl Dialer for TcpDialer {
+    fn dial(&self, target: LinkTarget, events: mpsc::UnboundedSender<LinkEvent>) -> Arc<dyn PeerLink> {
+        Arc::new(Link::spawn(target, self.hello.clone(), self.limits, events))
+    }
+}
+
+impl PeerLink for Link {
+    fn call(&self, request: &Request) -> Result<InFlight, NotSent> {
+        Link::call(self, request)
+    }
+
+    fn is_up(&self) -> bool {
+        Link::is_up(self)
+    }
+}
+
 type Reply = oneshot::Sender<Result<Response, LinkLost>>;
 
 #[derive(Default)]

@@ -1,11 +1,12 @@
 //! Shares that this host counted of keys that others own, sent home until an owner has acknowledged them.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::peers::Peers;
 use crate::placement;
@@ -46,7 +47,7 @@ pub struct Homeward {
 struct Inner {
     /// Keys whose share has nowhere to go yet, and when to try again at the earliest. At most [`PARKED_MAX`]: the truth
     /// is the flag in the store, and what is not listed here is found again by its next rescan.
-    parked: HashMap<KeyBuf, Instant>,
+    parked: BTreeMap<KeyBuf, Instant>,
     /// Shares on their way.
     sent: u64,
 }
@@ -59,7 +60,7 @@ impl Homeward {
 
     /// Takes entries that changed here and belong to others: those with a share of this host go home.
     pub fn take(self: &Arc<Self>, copies: Vec<Copy>) {
-        let mut by_owner: HashMap<String, Vec<Copy>> = HashMap::new();
+        let mut by_owner: BTreeMap<String, Vec<Copy>> = BTreeMap::new();
         for copy in copies {
             if self.own_share(&copy).is_none() {
                 continue;

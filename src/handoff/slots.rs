@@ -4,12 +4,13 @@
 //! not sent yet, and lets go; after a death there is nobody to let go, so the claimant waits out the dead owner's
 //! lease and takes the newest copies that the others hold.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::shares::Homeward;
 use crate::cluster::membership::View;
@@ -58,14 +59,14 @@ struct Inner {
     placement: Option<Placement>,
     eligible: Vec<String>,
     /// When nodes that left the view were last heard of, in coarse monotonic milliseconds.
-    gone: HashMap<String, u64>,
+    gone: BTreeMap<String, u64>,
     /// Slots that both we and another node own.
     contested: BTreeSet<u16>,
     /// Something has changed since the slots were last looked at, and when that was.
     stale: bool,
     looked: Instant,
     /// Nodes that an announcement did not reach.
-    untold: HashSet<String>,
+    untold: BTreeSet<String>,
     /// Since when claims meet silence.
     silent_since: Option<Instant>,
     reminded: Instant,
@@ -77,7 +78,7 @@ struct Claims {
     /// Largest term that any of them knows.
     term: u64,
     /// Slots that one of them owned and let go. Any others had no living owner.
-    released: HashSet<u16>,
+    released: BTreeSet<u16>,
     /// Those that own none of the slots now.
     answered: Vec<String>,
     /// One of them keeps some.
@@ -92,11 +93,11 @@ impl Ownership {
         let inner = Inner {
             placement: None,
             eligible: Vec::new(),
-            gone: HashMap::new(),
+            gone: BTreeMap::new(),
             contested: BTreeSet::new(),
             stale: true,
             looked: Instant::now(),
-            untold: HashSet::new(),
+            untold: BTreeSet::new(),
             silent_since: None,
             reminded: Instant::now(),
         };
@@ -320,7 +321,7 @@ impl Ownership {
 
     /// Visits the entries of `slots`.
     async fn visit(&self, slots: &[u16], mut visit: impl FnMut(&Copy)) {
-        let wanted: HashSet<u16> = slots.iter().copied().collect();
+        let wanted: BTreeSet<u16> = slots.iter().copied().collect();
         let mut cursor = Some(0);
         while let Some(from) = cursor {
             let (copies, next) =
@@ -347,7 +348,7 @@ impl Ownership {
     /// A connection to `node_id` stands: it may have missed announcements.
     pub fn link_up(self: &Arc<Self>, node_id: &str) {
         let table = self.peers.table();
-        let mut by_term: HashMap<u64, Vec<u16>> = HashMap::new();
+        let mut by_term: BTreeMap<u64, Vec<u16>> = BTreeMap::new();
         for slot in (0..SLOTS as u16).filter(|slot| self.is_mine(*slot)) {
             by_term.entry(table.term(slot)).or_default().push(slot);
         }
@@ -358,7 +359,7 @@ impl Ownership {
 
     /// Tells everything to those who could not be told.
     fn retell(self: &Arc<Self>) {
-        let reachable: HashSet<String> = {
+        let reachable: BTreeSet<String> = {
             let mut inner = self.inner.lock();
             let untold = std::mem::take(&mut inner.untold);
             let (reachable, later) = untold.into_iter().partition(|node_id| self.peers.is_up(node_id));
@@ -371,7 +372,7 @@ impl Ownership {
     /// What we own and should not: its rightful owner is told, in case it believes to own it already.
     fn remind(self: &Arc<Self>) {
         let table = self.peers.table();
-        let mut by_node: HashMap<(String, u64), Vec<u16>> = HashMap::new();
+        let mut by_node: BTreeMap<(String, u64), Vec<u16>> = BTreeMap::new();
         {
             let mut inner = self.inner.lock();
             if inner.reminded.elapsed() < REMIND_EVERY {

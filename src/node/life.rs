@@ -3,26 +3,23 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use parking_lot::Mutex;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
+use tokio::time::Instant;
 
+use super::leave::{find_owners, leave};
 use super::meet::{Meeting, calls_address, host_address};
 use super::orders::Orders;
-use super::parts::{Node, now_ms};
+use super::parts::Node;
 use super::serve::{HostHandler, PeerHandler};
 use super::{Home, Job, Place, Start, timers};
-use crate::cluster::{self, Gossip, GossipConfig, Me, Membership, Phase, names_others};
+use crate::cluster::{self, Gossip, GossipConfig, Me, names_others};
 use crate::config::Config;
+use crate::dataplane::link::TcpDialer;
 use crate::dataplane::{Limits, is_served, server};
 use crate::error::SetupError;
-use crate::handoff::shares::Homeward;
-use crate::handoff::slots::Ownership;
-use crate::peers::Peers;
-use crate::replicator::Replicator;
-use crate::router::Router;
 use crate::segment::Segment;
 use crate::segment::table::NodeState;
 use crate::store::{Store, StoreOptions};
@@ -115,28 +112,10 @@ pub(super) async fn live(start: Start) {
         settings: settings_of(&config),
         token: segment.token(),
     });
-    let mut membership = Membership::new(me, names_others(&config.join, ports.listen, address));
-    let view = membership.view(now_ms());
-    let (events, news) = mpsc::unbounded_channel();
     let limits = Limits::new(config.value_max);
-    let peers = Arc::new(Peers::new(segment.clone(), hello.clone(), limits, view.clone(), events));
-    peers.set_view(view);
-    let replicator = Arc::new(Replicator::new(store.clone(), peers.clone()));
-    let homeward = Arc::new(Homeward::new(store.clone(), peers.clone()));
-    let ownership = Arc::new(Ownership::new(store.clone(), peers.clone(), replicator.clone(), homeward.clone()));
-    let node = Arc::new(Node {
-        router: Arc::new(Router::new(store.clone(), peers.clone(), &config)),
-        segment: segment.clone(),
-        store,
-        peers,
-        replicator,
-        homeward,
-        ownership,
-        membership: Mutex::new(membership),
-        leaving: watch::channel(false).0,
-        closing: AtomicBool::new(false),
-        config,
-    });
+    let dialer = Arc::new(TcpDialer { hello: hello.clone(), limits });
+    let others = names_others(&config.join, ports.listen, address);
+    let (node, news) = Node::over(config, store, me, dialer, others);
     let gossip = match start_gossip(&node, hello.as_ref(), ports.udp, ports.listen, address).await {
         Ok(gossip) => Arc::new(gossip),
         Err(error) => {
@@ -153,20 +132,13 @@ pub(super) async fn live(start: Start) {
     if let Some(listener) = calls_listener(&segment).await {
         tokio::spawn(server::serve_unix(listener, hello, limits, Arc::new(HostHandler(node.clone())), stopped));
     }
-    let tasks = [
-        tokio::spawn(timers::follow_links(node.clone(), news)),
-        tokio::spawn(timers::follow_membership(node.clone(), gossip.clone())),
-        tokio::spawn(timers::replicate(node.clone())),
-        tokio::spawn(timers::keep_slots(node.clone())),
-        tokio::spawn(timers::housekeep(node.clone())),
-        tokio::spawn(timers::close_breakers(node.clone())),
-    ];
+    let tasks = timers::start(&node, news, gossip.clone());
     let timeout = work(&node, &mut orders).await;
     // Whoever comes now is not part of what leaves.
     drop(meeting);
     let deadline = Instant::now() + timeout;
     find_owners(&node, begun + timeout).await;
-    leave(&node, &gossip, deadline).await;
+    leave(&node, gossip.as_ref(), deadline).await;
     for task in tasks {
         task.abort();
         let _ = task.await;
@@ -181,10 +153,10 @@ pub(super) async fn live(start: Start) {
 /// Takes jobs until told to stop; returns the time to leave in.
 async fn work(node: &Arc<Node>, orders: &mut Orders) -> Duration {
     let take = &mut |job| match job {
-        Job::Call { call, deadline, done } => node.router.submit(call, deadline, done),
+        Job::Call { call, deadline, done } => node.router.submit(call, deadline.into(), done),
         Job::Flush { namespace, deadline, done } => {
             let node = node.clone();
-            tokio::spawn(async move { done(node.flush_everywhere(namespace, deadline).await) });
+            tokio::spawn(async move { done(node.flush_everywhere(namespace, deadline.into()).await) });
         }
         // The orders' own.
         Job::Stop { .. } => {}
@@ -196,61 +168,6 @@ async fn work(node: &Arc<Node>, orders: &mut Orders) -> Duration {
 async fn wait_alone(orders: &mut Orders, time: Duration) -> bool {
     // A dropped `done` tells the caller that nothing was decided: it counts for itself.
     tokio::time::timeout(time, orders.obey(&mut drop)).await.is_ok()
-}
-
-/// A script may count and end before its node has found the cluster: what it counted has nowhere to go until then. Waits
-/// for that, but not in a node that has been looking for longer.
-async fn find_owners(node: &Arc<Node>, until: Instant) {
-    while Instant::now() < until {
-        let (foreign, _) = node.replicator.tick();
-        node.homeward.take(foreign);
-        let nobody_to_find = node.peers.view().joined && !has_heirs(node);
-        if node.homeward.all_home() || nobody_to_find {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
-/// Whether another member may own what this one does.
-fn has_heirs(node: &Node) -> bool {
-    node.peers.view().owners_eligible().iter().any(|member| !member.is_me)
-}
-
-/// Hands slots and shares over, tells the cluster, and waits until it knows.
-async fn leave(node: &Arc<Node>, gossip: &Arc<Gossip>, deadline: Instant) {
-    let table = node.segment.table();
-    tracing::info!("leaving the cluster");
-    table.set_state(NodeState::Leaving, "");
-    node.leaving.send_replace(true);
-    node.membership.lock().set_phase(Phase::Leaving);
-    gossip.set_phase(Phase::Leaving).await;
-    loop {
-        let (foreign, _) = node.replicator.tick();
-        node.homeward.take(foreign);
-        let nothing_held = node.ownership.owned() == 0 && node.homeward.all_home();
-        if nothing_held || !has_heirs(node) || Instant::now() >= deadline {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    table.lease_until_ms.store(0, Ordering::Release);
-    // Calls that have begun are decided; new ones of other processes are theirs to count.
-    node.closing.store(true, Ordering::Relaxed);
-    let patience = Instant::now() + Duration::from_millis(2 * node.config.timeout_ms);
-    while !node.router.is_idle() && Instant::now() < patience {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    node.router.give_up();
-    // Last changes that came in while slots moved.
-    for node_id in node.peers.up() {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let (_, foreign) = node.replicator.flush_to(&node_id, u64::MAX, left.min(Duration::from_millis(100))).await;
-        node.homeward.take(foreign);
-    }
-    while has_heirs(node) && !node.homeward.all_home() && Instant::now() < deadline {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
 }
 
 async fn start_gossip(

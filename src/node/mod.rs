@@ -1,5 +1,6 @@
 //! The node: composition root of everything that runs in the background of a host. One per host segment.
 
+mod leave;
 mod life;
 mod log;
 mod meet;
@@ -120,14 +121,7 @@ pub fn run(start: Start) {
         isolate_descriptors(&[&[*bell, start.log.descriptor()], &of_segment[..]].concat());
     }
     let table = segment.table();
-    // What a node before this one owned is not ours until the cluster says so.
-    for slot in 0..crate::segment::table::SLOTS as u16 {
-        table.set_owner(slot, crate::segment::table::Owner::Nobody, table.term(slot));
-    }
-    table.lease_until_ms.store(0, Ordering::Release);
-    // A node that was killed took the answers to these with it.
-    let unresolved = table.unresolved.swap(0, Ordering::Relaxed);
-    segment.metrics().lose(Lost::Unresolved, unresolved);
+    forget_predecessor(&segment);
     table.set_state(NodeState::Joining, "starting");
     table.node_pid.store(std::process::id(), Ordering::Release);
     let guard = start.log.install();
@@ -146,6 +140,19 @@ pub fn run(start: Start) {
     table.set_state(NodeState::Alone, &reason);
     table.node_pid.store(0, Ordering::Release);
     drop(claim);
+}
+
+/// What a node before this one left in the segment's table is not this one's.
+fn forget_predecessor(segment: &Segment) {
+    let table = segment.table();
+    // What it owned is not ours until the cluster says so.
+    for slot in 0..crate::segment::table::SLOTS as u16 {
+        table.set_owner(slot, crate::segment::table::Owner::Nobody, table.term(slot));
+    }
+    table.lease_until_ms.store(0, Ordering::Release);
+    // A node that was killed took the answers to these with it.
+    let unresolved = table.unresolved.swap(0, Ordering::Relaxed);
+    segment.metrics().lose(Lost::Unresolved, unresolved);
 }
 
 fn run_runtime(start: Start) -> Result<(), SetupError> {

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
-use crate::cluster::{Membership, View};
+use crate::cluster::{Me, Membership, View};
 use crate::config::Config;
+use crate::dataplane::link::Dialer;
 use crate::handoff::shares::Homeward;
 use crate::handoff::slots::Ownership;
 use crate::peers::{PeerEvent, Peers};
@@ -36,12 +38,46 @@ pub(super) struct Node {
     pub(super) closing: AtomicBool,
 }
 
-/// Coarse monotonic milliseconds.
-pub(super) fn now_ms() -> u64 {
-    crate::clock::Clock::System.now_ms()
-}
-
 impl Node {
+    /// Puts a node together over the host's `store`, with `dialer` for its connections; nothing runs yet. `seeds_others`:
+    /// there is somebody to join. The receiver gets the news of its links.
+    pub(super) fn over(
+        config: Config,
+        store: Store,
+        me: Me,
+        dialer: Arc<dyn Dialer>,
+        seeds_others: bool,
+    ) -> (Arc<Self>, mpsc::UnboundedReceiver<(String, PeerEvent)>) {
+        let segment = store.segment().clone();
+        let mut membership = Membership::new(me, seeds_others);
+        let view = membership.view(store.clock().now_ms());
+        let (events, news) = mpsc::unbounded_channel();
+        let peers = Arc::new(Peers::new(segment.clone(), dialer, view.clone(), events));
+        peers.set_view(view);
+        let replicator = Arc::new(Replicator::new(store.clone(), peers.clone()));
+        let homeward = Arc::new(Homeward::new(store.clone(), peers.clone()));
+        let ownership = Arc::new(Ownership::new(store.clone(), peers.clone(), replicator.clone(), homeward.clone()));
+        let node = Self {
+            router: Arc::new(Router::new(store.clone(), peers.clone(), &config)),
+            segment,
+            store,
+            peers,
+            replicator,
+            homeward,
+            ownership,
+            membership: Mutex::new(membership),
+            leaving: watch::channel(false).0,
+            closing: AtomicBool::new(false),
+            config,
+        };
+        (Arc::new(node), news)
+    }
+
+    /// Coarse monotonic milliseconds.
+    pub(super) fn now_ms(&self) -> u64 {
+        self.store.clock().now_ms()
+    }
+
     /// Ends every window of `namespace` at every owner; `false`: one was out of reach.
     pub(super) async fn flush_everywhere(self: &Arc<Self>, namespace: Vec<u8>, deadline: Instant) -> bool {
         let timeout = deadline.saturating_duration_since(Instant::now());
@@ -79,7 +115,7 @@ impl Node {
                 self.ownership.link_up(&node_id);
                 if self.peers.ping(&node_id, self.patience()).await {
                     self.replicator.answers_again(&node_id);
-                    self.membership.lock().ping(&node_id, true, now_ms());
+                    self.membership.lock().ping(&node_id, true, self.now_ms());
                 }
             }
             PeerEvent::Lost | PeerEvent::Down => self.peers.no_connection(&node_id),

@@ -1,16 +1,17 @@
 //! What the node does by itself, again and again.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
-use super::parts::{Node, now_ms};
-use crate::cluster::{Gossip, Member, Phase, View};
+use super::parts::Node;
+use crate::cluster::{Member, Phase, View, Voice};
 use crate::config::Config;
 use crate::handoff::slots::LEASE_MS;
 use crate::peers::PeerEvent;
@@ -60,8 +61,24 @@ fn every(period: Duration) -> tokio::time::Interval {
     interval
 }
 
+/// Starts all of it.
+pub(super) fn start(
+    node: &Arc<Node>,
+    news: mpsc::UnboundedReceiver<(String, PeerEvent)>,
+    gossip: Arc<dyn Voice>,
+) -> Vec<JoinHandle<()>> {
+    vec![
+        tokio::spawn(follow_links(node.clone(), news)),
+        tokio::spawn(follow_membership(node.clone(), gossip)),
+        tokio::spawn(replicate(node.clone())),
+        tokio::spawn(keep_slots(node.clone())),
+        tokio::spawn(housekeep(node.clone())),
+        tokio::spawn(close_breakers(node.clone())),
+    ]
+}
+
 /// Passes on what happens to links.
-pub(super) async fn follow_links(node: Arc<Node>, mut news: mpsc::UnboundedReceiver<(String, PeerEvent)>) {
+async fn follow_links(node: Arc<Node>, mut news: mpsc::UnboundedReceiver<(String, PeerEvent)>) {
     while let Some((node_id, event)) = news.recv().await {
         let node = node.clone();
         tokio::spawn(async move { node.link_news(node_id, event).await });
@@ -69,7 +86,7 @@ pub(super) async fn follow_links(node: Arc<Node>, mut news: mpsc::UnboundedRecei
 }
 
 /// Sends what changed, every `replicate_ms`.
-pub(super) async fn replicate(node: Arc<Node>) {
+async fn replicate(node: Arc<Node>) {
     let mut tick = every(Tempo::of(&node.config).replicate);
     loop {
         tick.tick().await;
@@ -89,10 +106,11 @@ pub(super) async fn replicate(node: Arc<Node>) {
 }
 
 /// Brings slots where they belong, and shares home.
-pub(super) async fn keep_slots(node: Arc<Node>) {
+async fn keep_slots(node: Arc<Node>) {
     let mut tick = every(Duration::from_millis(20));
     loop {
         tokio::select! {
+            biased;
             _ = tick.tick() => {}
             () = node.peers.changed.notified() => {}
         }
@@ -104,7 +122,7 @@ pub(super) async fn keep_slots(node: Arc<Node>) {
 }
 
 /// Sweeps the store, and finds what a killed process left unmarked.
-pub(super) async fn housekeep(node: Arc<Node>) {
+async fn housekeep(node: Arc<Node>) {
     let mut tick = every(Duration::from_millis(1_000 / SWEEPS_PER_SECOND));
     let steps = Tempo::of(&node.config).sweep_interval_s.max(1) * SWEEPS_PER_SECOND;
     let mut round: u64 = 0;
@@ -121,10 +139,10 @@ pub(super) async fn housekeep(node: Arc<Node>) {
 }
 
 /// Pings members whose breaker is open: an answer in time closes it.
-pub(super) async fn close_breakers(node: Arc<Node>) {
+async fn close_breakers(node: Arc<Node>) {
     let mut tick = every(Duration::from_millis(20));
     // One ping at a time to each.
-    let asking = Arc::new(Mutex::new(HashSet::new()));
+    let asking = Arc::new(Mutex::new(BTreeSet::new()));
     loop {
         tick.tick().await;
         for member in node.peers.view().members.iter().filter(|member| !member.is_me) {
@@ -144,24 +162,25 @@ pub(super) async fn close_breakers(node: Arc<Node>) {
 }
 
 /// Follows gossip, confirms deaths, publishes views, becomes ready, renews the lease.
-pub(super) async fn follow_membership(node: Arc<Node>, gossip: Arc<Gossip>) {
+async fn follow_membership(node: Arc<Node>, gossip: Arc<dyn Voice>) {
     let mut snapshots = gossip.watch();
     let tempo = Tempo::of(&node.config);
     let mut tick = every(tempo.membership);
     let mut before = node.peers.view();
-    let mut settled_since = now_ms();
-    let started = now_ms();
+    let started = node.now_ms();
+    let mut settled_since = started;
     let mut warned = false;
     let mut member_since = started;
     let mut look_for_lost_at = 0;
     // Suspects with a ping under way.
-    let asking = Arc::new(Mutex::new(HashSet::new()));
+    let asking = Arc::new(Mutex::new(BTreeSet::new()));
     loop {
         tokio::select! {
+            biased;
             _ = tick.tick() => {}
             _ = snapshots.changed() => {}
         }
-        let now = now_ms();
+        let now = node.now_ms();
         let snapshot = snapshots.borrow_and_update().clone();
         let (view, suspects) = {
             let mut membership = node.membership.lock();
@@ -178,7 +197,7 @@ pub(super) async fn follow_membership(node: Arc<Node>, gossip: Arc<Gossip>) {
             tokio::spawn(async move {
                 let alive = node.peers.ping(&suspect.node_id, PING_TIMEOUT).await;
                 asking.lock().remove(&suspect.node_id);
-                node.membership.lock().ping(&suspect.node_id, alive, now_ms());
+                node.membership.lock().ping(&suspect.node_id, alive, node.now_ms());
             });
         }
         if now >= look_for_lost_at {
@@ -230,7 +249,7 @@ fn look_for_lost(node: &Arc<Node>) {
         let node = node.clone();
         tokio::spawn(async move {
             if node.peers.still_there(&suspect, PING_TIMEOUT).await {
-                node.membership.lock().ping(&suspect.node_id, true, now_ms());
+                node.membership.lock().ping(&suspect.node_id, true, node.now_ms());
             }
         });
     }

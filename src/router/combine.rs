@@ -1,11 +1,11 @@
 //! Waiting increments of one key travel as one frame.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::{Done, Router};
 use crate::record::KeyBuf;
@@ -15,7 +15,7 @@ use crate::wire::message::{Call, Op, Outcome, Reply};
 const DELTAS_MAX: usize = 512;
 
 /// What increments must have in common to travel together.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Group {
     key: KeyBuf,
     ttl_ms: Option<u64>,
@@ -43,7 +43,7 @@ struct Waiter {
 /// Per group with a frame on its way: those that wait for the next frame.
 #[derive(Default)]
 pub(super) struct Combiner {
-    waiting: Mutex<HashMap<Group, Vec<Waiter>>>,
+    waiting: Mutex<BTreeMap<Group, Vec<Waiter>>>,
 }
 
 impl Router {

@@ -10,9 +10,10 @@ mod unresolved;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::config::Config;
 use crate::dataplane::link::LinkLost;
@@ -186,7 +187,7 @@ impl Router {
             let node_id = if same { cell.node_id.get() } else { String::new() };
             Pending { node_id, origin, stream, id, reply }
         };
-        match tokio::time::timeout_at(deadline.into(), &mut reply).await {
+        match tokio::time::timeout_at(deadline, &mut reply).await {
             Ok(Ok(Ok(response))) => {
                 self.peers.answered(index);
                 let attempt = self.understand(response, slot, call);
