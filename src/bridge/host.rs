@@ -19,7 +19,7 @@ use crate::metrics::{Lost, OpKind, Path};
 use crate::node::{Job, LogSink};
 use crate::placement;
 use crate::record::{Body, Key, KeyBuf, Window};
-use crate::router::{amount, count_here, estimate, op_kind, path_of};
+use crate::router::{Place, amount, count_here, estimate, has_moved, op_kind, path_of, place};
 use crate::segment::Segment;
 use crate::segment::table::{NodeState, Owner};
 use crate::store::{Standing, Store, StoreOptions, Ttl, Value};
@@ -59,14 +59,6 @@ pub(super) struct Open {
     settled: AtomicBool,
     /// The host's segment, when it turned out later that there is one.
     successor: OnceLock<Box<Open>>,
-}
-
-/// Where an operation runs.
-enum Place {
-    /// In this thread; the flag says whether the answer is the cluster's.
-    Here(Standing, bool),
-    /// Wherever the node finds the owner.
-    Node,
 }
 
 impl Host {
@@ -423,35 +415,16 @@ impl Open {
         }
         let now = self.store.clock().now_ms();
         let table = self.segment.table();
-        let speaks = table.lease_holds(now);
-        if !speaks {
+        if !table.lease_holds(now) {
             self.ensure_node(now);
         }
-        let slot = placement::slot(key.name);
-        let (owner, term) = table.ownership(slot);
-        match owner {
-            Owner::Member(index) if Some(index) == table.self_index() => Place::Here(Standing::Owner { term }, speaks),
-            Owner::Member(index) => {
-                if table.member(index).takes_calls() && !table.node_is_silent(now) {
-                    Place::Node
-                } else {
-                    Place::Here(Standing::Degraded, false)
-                }
-            }
-            // An owner is being established: the node waits for it. Before the cluster is joined there is none.
-            Owner::Nobody | Owner::Frozen if table.state() == NodeState::Ready => Place::Node,
-            Owner::Nobody | Owner::Frozen => Place::Here(Standing::Degraded, false),
-        }
+        place(table, placement::slot(key.name), now)
     }
 
     /// Whether the slot changed hands while this thread changed the key as its owner: then the change, which can be
     /// repeated, is made again where the owner is now. (An increment needs nothing: it goes home as a share.)
     fn has_moved(&self, key: Key<'_>, standing: Standing) -> bool {
-        let Standing::Owner { term } = standing else { return false };
-        let table = self.segment.table();
-        self.clustered
-            && table.ownership(placement::slot(key.name))
-                != (table.self_index().map_or(Owner::Nobody, Owner::Member), term)
+        self.clustered && has_moved(self.segment.table(), placement::slot(key.name), standing)
     }
 
     fn record(&self, op: OpKind, speaks: bool) {

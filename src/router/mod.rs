@@ -5,6 +5,7 @@
 
 mod combine;
 mod estimate;
+mod place;
 mod serve;
 mod unresolved;
 
@@ -26,6 +27,7 @@ use crate::store::{Standing, Store};
 use crate::wire::message::{Call, Op, Reply, Request, Response};
 
 pub use estimate::estimate;
+pub use place::{Place, has_moved, place};
 pub use serve::local_outcome;
 pub use unresolved::amount;
 
@@ -257,7 +259,7 @@ pub fn count_here(store: &Store, call: &Call) -> Reply {
 
 /// The state whose window the test build reports.
 fn window_state(store: &Store, call: &Call) -> Option<State> {
-    if cfg!(feature = "testing") { store.state(call.key.as_key()) } else { None }
+    if cfg!(any(test, feature = "testing")) { store.state(call.key.as_key()) } else { None }
 }
 
 /// Receives the reply of a submitted call.

@@ -70,6 +70,17 @@ impl Segment {
     /// Makes a fresh segment of `memory_bytes` (rounded down to whole pages). Errors: a size out of range, no 16-byte
     /// atomics on this machine, or the kernel's refusal.
     pub fn create(memory_bytes: u64) -> Result<Arc<Self>, SetupError> {
+        let mut random = [0_u8; 32];
+        let mut filled = 0;
+        while filled < random.len() {
+            let more = rustix::rand::getrandom(&mut random[filled..], rustix::rand::GetRandomFlags::empty());
+            filled += more.map_err(|error| SetupError::new("host segment: random numbers", error))?;
+        }
+        Self::create_as(memory_bytes, &random)
+    }
+
+    /// The same with an identity that the caller chose, for runs that can be repeated.
+    pub(crate) fn create_as(memory_bytes: u64, random: &[u8; 32]) -> Result<Arc<Self>, SetupError> {
         let fail = |what: &str, error: &dyn std::fmt::Display| SetupError::new(format!("host segment: {what}"), error);
         if !(MEMORY_MIN..=MEMORY_MAX).contains(&memory_bytes) {
             return Err(SetupError::new(
@@ -82,7 +93,7 @@ impl Segment {
         }
         let size = Self::size_of(memory_bytes);
         let segment = Self::map(Descriptors::create(size).map_err(|error| fail("memfd", &error))?, size)?;
-        segment.initialise().map_err(|error| fail("set-up", &error))?;
+        segment.initialise(random).map_err(|error| fail("set-up", &error))?;
         Ok(Arc::new(segment))
     }
 
@@ -130,12 +141,7 @@ impl Segment {
         Ok(Self { base, size, descriptors })
     }
 
-    fn initialise(&self) -> Result<(), std::io::Error> {
-        let mut random = [0_u8; 32];
-        let mut filled = 0;
-        while filled < random.len() {
-            filled += rustix::rand::getrandom(&mut random[filled..], rustix::rand::GetRandomFlags::empty())?;
-        }
+    fn initialise(&self, random: &[u8; 32]) -> Result<(), std::io::Error> {
         let word = |at: usize| random[at..at + 8].iter().fold(0_u64, |word, byte| word << 8 | u64::from(*byte));
         let header = self.base.cast::<Header>().as_ptr();
         // SAFETY: the mapping is larger than the header, page aligned, zeroed (valid for every field), and not shared
