@@ -36,4 +36,4 @@ ephpm_kv_evictions_total counter
 ephpm_kv_members gauge
 ephpm_kv_replication_lag_seconds gauge
 ephpm_kv_lock_recoveries_total counter
-incr get set del expire window_ended unresolved memory_full | local remote degraded
+incr get set del expire setnx append cas window_ended unresolved memory_full | local remote degraded

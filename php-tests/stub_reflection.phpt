@@ -36,6 +36,6 @@ echo count($built), " functions\n", describe("ephpm_kv_incr_multi", "multi"), "\
 --EXPECT--
 not in the extension: 
 not in the stub: 
-17 functions
+20 functions
 multi(array $deltas, int|float|null $ttl = NULL): array [1]
 incr(string $key, int $by = 1): int|false [1]

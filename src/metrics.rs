@@ -17,9 +17,15 @@ pub enum OpKind {
     Del,
     /// expire
     Expire,
+    /// setnx
+    SetNx,
+    /// append
+    Append,
+    /// cas
+    Cas,
 }
 
-const OPS: [&str; 5] = ["incr", "get", "set", "del", "expire"];
+const OPS: [&str; 8] = ["incr", "get", "set", "del", "expire", "setnx", "append", "cas"];
 
 /// How an operation was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,10 +114,10 @@ impl Metrics {
 
     /// Degraded operations of every kind, so far.
     pub fn degraded(&self) -> u64 {
-        [OpKind::Incr, OpKind::Get, OpKind::Set, OpKind::Del, OpKind::Expire]
-            .into_iter()
-            .map(|op| self.ops(op, Path::Degraded))
-            .sum()
+        let degraded = |stripe: &Stripe| {
+            stripe.ops.iter().map(|op| op[Path::Degraded as usize].load(Ordering::Relaxed)).sum::<u64>()
+        };
+        self.stripes.iter().map(degraded).sum()
     }
 
     /// Records how long a remote operation took.

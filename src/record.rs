@@ -121,9 +121,9 @@ pub struct Copy {
 /// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Increments: the value after each delta, or why that delta was refused.
+    /// Increments: the value after each delta, or why that delta was refused. Append: the new length in bytes.
     Values(Vec<Result<i64, Refusal>>),
-    /// Set: done. Del and Expire: whether the key was there. Get: whether it is.
+    /// Set: done. SetNx and Cas: whether it was done. Del and Expire: whether the key was there. Get: whether it is.
     Done(bool),
     /// Refused as a whole: nothing changed.
     Refused(Refusal),

@@ -118,6 +118,47 @@ function ephpm_kv_get(string $key): ?string {}
 function ephpm_kv_set(string $key, string $value, int|float $ttl = 0): bool {}
 
 /**
+ * Stores a value unless the key exists: of any number of callers on any hosts one wins. Decided by the key's owner; there
+ * is no degraded answer.
+ *
+ * @param string $key 1 to 1,024 bytes
+ * @param string $value any bytes, at most `ephpm_kv.value_max` (1 MiB); an integer as with {@see ephpm_kv_set()}
+ * @param int|float $ttl seconds; 0: no deadline
+ * @return bool true if it was stored; false if the key exists, on a refusal (memory full), and, without a warning, when no
+ *     owner answered in time: {@see ephpm_kv_degraded()} tells the last case. After a timeout the value may have been
+ *     stored all the same, so give a lock a TTL.
+ * @throws ValueError if the key is empty or too long, the value is too long, or the TTL is negative or not in range
+ */
+function ephpm_kv_setnx(string $key, string $value, int|float $ttl = 0): bool {}
+
+/**
+ * Adds bytes at the end of a value. A key that exists keeps its deadline; one that does not begins with `$value` and no
+ * deadline. A result that is a canonical decimal integer is stored as a counter, as with {@see ephpm_kv_set()}. Decided by
+ * the key's owner; there is no degraded answer.
+ *
+ * @param string $key 1 to 1,024 bytes
+ * @param string $value any bytes
+ * @return int|false the new length in bytes; false on a refusal (the result is longer than `ephpm_kv.value_max`, memory
+ *     full, no owner answered in time). After a timeout it may have been added all the same.
+ * @throws ValueError if the key is empty or too long, or the value is too long
+ */
+function ephpm_kv_append(string $key, string $value): int|false {}
+
+/**
+ * Replaces a value if it is the expected one, in one step (compare and set). Decided by the key's owner; there is no
+ * degraded answer.
+ *
+ * @param string $key 1 to 1,024 bytes
+ * @param string|null $expected what {@see ephpm_kv_get()} must give now, byte for byte; null: no such key
+ * @param string|null $new the new value, as with {@see ephpm_kv_set()}; null: delete the key
+ * @param int|float $ttl seconds, of the new value; 0: no deadline (the old one is not kept)
+ * @return bool true if it was replaced; false if the value is another, on a refusal, and, without a warning, when no owner
+ *     answered in time, as with {@see ephpm_kv_setnx()}
+ * @throws ValueError if the key is empty or too long, a value is too long, or the TTL is negative or not in range
+ */
+function ephpm_kv_cas(string $key, ?string $expected, ?string $new, int|float $ttl = 0): bool {}
+
+/**
  * Whether a key exists.
  *
  * @param string $key 1 to 1,024 bytes

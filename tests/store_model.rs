@@ -14,6 +14,10 @@ use proptest::prelude::*;
 enum Step {
     Incr(u8, i64, Option<u64>),
     Set(u8, Vec<u8>, Option<u64>),
+    Append(u8, Vec<u8>),
+    /// Expects what is there, or something else.
+    Cas(u8, bool, Option<Vec<u8>>, Option<u64>),
+    SetNx(u8, Vec<u8>, Option<u64>),
     Del(u8),
     Expire(u8, Option<u64>),
     Pass(u64),
@@ -37,14 +41,21 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let ttl = || prop_oneof![2 => Just(None), 3 => (1..200_u64).prop_map(Some)];
     let index = || 0..12_u8;
     let delta = prop_oneof![8 => -5..10_i64, 1 => Just(i64::MAX), 1 => Just(i64::MIN)];
-    let value = prop_oneof![
-        2 => any::<i64>().prop_map(|value| value.to_string().into_bytes()),
-        3 => proptest::collection::vec(any::<u8>(), 0..200),
-        1 => (0..40_000_usize).prop_map(|len| vec![b'v'; len]),
-    ];
+    let value = || {
+        prop_oneof![
+            2 => any::<i64>().prop_map(|value| value.to_string().into_bytes()),
+            3 => proptest::collection::vec(any::<u8>(), 0..200),
+            1 => (0..40_000_usize).prop_map(|len| vec![b'v'; len]),
+        ]
+    };
     let step = prop_oneof![
         8 => (index(), delta, ttl()).prop_map(|(index, by, ttl)| Step::Incr(index, by, ttl)),
-        3 => (index(), value, ttl()).prop_map(|(index, value, ttl)| Step::Set(index, value, ttl)),
+        3 => (index(), value(), ttl()).prop_map(|(index, value, ttl)| Step::Set(index, value, ttl)),
+        2 => (index(), proptest::collection::vec(any::<u8>(), 0..50)).prop_map(|(index, more)| Step::Append(index, more)),
+        1 => (index(), any::<u8>()).prop_map(|(index, digit)| Step::Append(index, vec![b'0' + digit % 10])),
+        2 => (index(), any::<bool>(), proptest::option::of(value()), ttl())
+            .prop_map(|(index, right, new, ttl)| Step::Cas(index, right, new, ttl)),
+        1 => (index(), value(), ttl()).prop_map(|(index, value, ttl)| Step::SetNx(index, value, ttl)),
         2 => index().prop_map(Step::Del),
         2 => (index(), ttl()).prop_map(|(index, ttl)| Step::Expire(index, ttl)),
         3 => (1..150_u64).prop_map(Step::Pass),
@@ -82,6 +93,32 @@ fn step(store: &Store, model: &mut Model, now: &mut u64, step: &Step) -> Result<
             let name = name(*index);
             store.set(Key { namespace: namespace(*index), name: &name }, value, *ttl, owner).unwrap();
             model.insert(*index, (value.clone(), ttl.map(|ttl| *now + ttl)));
+        }
+        Step::Append(index, more) => {
+            let name = name(*index);
+            let got = store.append(Key { namespace: namespace(*index), name: &name }, more, owner);
+            let (value, _) = model.entry(*index).or_insert((Vec::new(), None));
+            value.extend_from_slice(more);
+            prop_assert_eq!(got, Ok(value.len()));
+        }
+        Step::Cas(index, right, new, ttl) => {
+            let name = name(*index);
+            let held = model.get(index).map(|(value, _)| value.clone());
+            let other = if held.is_none() { Some(b"other".to_vec()) } else { None };
+            let expected = if *right { held } else { other };
+            let key = Key { namespace: namespace(*index), name: &name };
+            prop_assert_eq!(store.cas(key, expected.as_deref(), new.as_deref(), *ttl, owner), Ok(*right));
+            match new {
+                Some(new) if *right => drop(model.insert(*index, (new.clone(), ttl.map(|ttl| *now + ttl)))),
+                None if *right => drop(model.remove(index)),
+                _ => {}
+            }
+        }
+        Step::SetNx(index, value, ttl) => {
+            let name = name(*index);
+            let got = store.set_nx(Key { namespace: namespace(*index), name: &name }, value, *ttl, owner);
+            prop_assert_eq!(got, Ok(!model.contains_key(index)));
+            model.entry(*index).or_insert((value.clone(), ttl.map(|ttl| *now + ttl)));
         }
         Step::Del(index) => {
             let name = name(*index);

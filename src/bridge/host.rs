@@ -206,11 +206,7 @@ impl Host {
             Place::Node => {
                 let reply = open.ask(key, Op::Incr { deltas: vec![by], ttl_ms });
                 remember(reply.state.as_ref().map(|state| state.window).unwrap_or_default());
-                match reply.outcome {
-                    Outcome::Values(values) => values.into_iter().next().unwrap_or(Err(Refusal::NoOwner)),
-                    Outcome::Refused(refusal) => Err(refusal),
-                    Outcome::Done(_) => Err(Refusal::NoOwner),
-                }
+                value(reply)
             }
         }
     }
@@ -235,6 +231,61 @@ impl Host {
                 let value = bytes::Bytes::copy_from_slice(value);
                 done(open.ask(key, Op::Set { value, ttl_ms })).map(|_| ())
             }
+        }
+    }
+
+    /// Sets the value unless the key is there; whether it did. Without an owner: [`Refusal::NoOwner`], nothing changed.
+    pub fn set_nx(&self, key: Key<'_>, value: &[u8], ttl_ms: Option<u64>) -> Result<bool, Refusal> {
+        let inline = |store: &Store, standing| store.set_nx(key, value, ttl_ms, standing);
+        let op = || Op::SetNx { value: bytes::Bytes::copy_from_slice(value), ttl_ms };
+        self.conditional(key, OpKind::SetNx, inline, op, done)
+    }
+
+    /// Adds bytes at the end of the value; the new length. Without an owner: [`Refusal::NoOwner`], nothing changed.
+    pub fn append(&self, key: Key<'_>, more: &[u8]) -> Result<usize, Refusal> {
+        let inline = |store: &Store, standing| store.append(key, more, standing);
+        let op = || Op::Append { value: bytes::Bytes::copy_from_slice(more) };
+        self.conditional(key, OpKind::Append, inline, op, |reply| value(reply).map(|len| len as usize))
+    }
+
+    /// Replaces the value (`None`: deletes it) if it is the expected one (`None`: absent); whether it was. Without an
+    /// owner: [`Refusal::NoOwner`], nothing changed.
+    pub fn cas(
+        &self,
+        key: Key<'_>,
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+        ttl_ms: Option<u64>,
+    ) -> Result<bool, Refusal> {
+        let inline = |store: &Store, standing| store.cas(key, expected, new, ttl_ms, standing);
+        let owned = |bytes: Option<&[u8]>| bytes.map(bytes::Bytes::copy_from_slice);
+        let op = || Op::Cas { expected: owned(expected), new: owned(new), ttl_ms };
+        self.conditional(key, OpKind::Cas, inline, op, done)
+    }
+
+    /// An operation whose effect depends on what is there. An inline one counts only if this host still spoke for the key
+    /// when it was done: otherwise another owner may have decided otherwise.
+    fn conditional<T>(
+        &self,
+        key: Key<'_>,
+        kind: OpKind,
+        inline: impl FnOnce(&Store, Standing) -> Result<T, Refusal>,
+        op: impl FnOnce() -> Op,
+        result: impl FnOnce(Reply) -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        let open = self.open_host()?;
+        match open.place(key) {
+            Place::Here(standing, true) => {
+                let decided = inline(&open.store, standing);
+                let speaks = open.still_speaks(key, standing);
+                open.record(kind, speaks);
+                if speaks { decided } else { Err(Refusal::NoOwner) }
+            }
+            Place::Here(_, false) => {
+                open.record(kind, false);
+                Err(Refusal::NoOwner)
+            }
+            Place::Node => result(open.ask(key, op())),
         }
     }
 
@@ -353,6 +404,15 @@ fn done(reply: Reply) -> Result<bool, Refusal> {
     }
 }
 
+/// The value of a reply that has one.
+fn value(reply: Reply) -> Result<i64, Refusal> {
+    match reply.outcome {
+        Outcome::Values(values) => values.into_iter().next().unwrap_or(Err(Refusal::NoOwner)),
+        Outcome::Refused(refusal) => Err(refusal),
+        Outcome::Done(_) => Err(Refusal::NoOwner),
+    }
+}
+
 impl Open {
     fn over(config: Config, sapi: Sapi, segment: Arc<Segment>, log: Option<LogSink>) -> Result<Self, SetupError> {
         let clustered = config.bind.is_some() || config.refusal.is_some();
@@ -425,6 +485,12 @@ impl Open {
     /// repeated, is made again where the owner is now. (An increment needs nothing: it goes home as a share.)
     fn has_moved(&self, key: Key<'_>, standing: Standing) -> bool {
         self.clustered && has_moved(self.segment.table(), placement::slot(key.name), standing)
+    }
+
+    /// Whether this host spoke for the key all the time since its place was looked up.
+    fn still_speaks(&self, key: Key<'_>, standing: Standing) -> bool {
+        !self.clustered
+            || !self.has_moved(key, standing) && self.segment.table().lease_holds(self.store.clock().now_ms())
     }
 
     fn record(&self, op: OpKind, speaks: bool) {

@@ -58,7 +58,7 @@ impl Node {
         let homeward = Arc::new(Homeward::new(store.clone(), peers.clone()));
         let ownership = Arc::new(Ownership::new(store.clone(), peers.clone(), replicator.clone(), homeward.clone()));
         let node = Self {
-            router: Arc::new(Router::new(store.clone(), peers.clone(), &config)),
+            router: Arc::new(Router::new(store.clone(), peers.clone())),
             segment,
             store,
             peers,

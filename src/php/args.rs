@@ -192,13 +192,53 @@ impl<'a> Args<'a> {
             }
         };
         let key = check_key(key)?;
-        let limit = super::ini::value_max();
-        if value.len() > limit {
-            // SAFETY: called from within a function call; the format takes one size_t.
-            unsafe { ffi::zend_argument_value_error(2, c"must be at most %zu bytes long".as_ptr(), limit) };
-            return Err(Thrown);
-        }
+        check_value(2, value)?;
         Ok((key, value, ttl::milliseconds_or_none(ttl).map_err(|wrong| value_error(3, wrong))?))
+    }
+
+    /// `string $key, string $value`, the value within its limit.
+    pub fn key_and_value(&self) -> Parsed<(&'a [u8], &'a [u8])> {
+        let (key, value) = match (self.count, self.bytes(0), self.bytes(1)) {
+            (2, Some(key), Some(value)) => (key, value),
+            _ => {
+                let mut key = ptr::null_mut::<zend_string>();
+                let mut value = ptr::null_mut::<zend_string>();
+                // SAFETY: "S" takes the address of a string pointer.
+                self.done(unsafe {
+                    ffi::zend_parse_parameters(self.given(), c"SS".as_ptr(), &raw mut key, &raw mut value)
+                })?;
+                // SAFETY: parsed, hence strings that the frame keeps alive.
+                unsafe { (bytes_of(key), bytes_of(value)) }
+            }
+        };
+        let key = check_key(key)?;
+        check_value(2, value)?;
+        Ok((key, value))
+    }
+
+    /// `string $key, ?string $expected, ?string $new, int|float $ttl = 0`, the values within their limit, the TTL in
+    /// milliseconds, 0 as `None`.
+    #[allow(clippy::type_complexity, reason = "four arguments are four things")]
+    pub fn key_two_values_and_ttl(&self) -> Parsed<(&'a [u8], Option<&'a [u8]>, Option<&'a [u8]>, Option<u64>)> {
+        let mut key = ptr::null_mut::<zend_string>();
+        let mut expected = ptr::null_mut::<zend_string>();
+        let mut new = ptr::null_mut::<zend_string>();
+        let mut ttl = ptr::null_mut::<Zval>();
+        // SAFETY: "S" takes the address of a string pointer, "S!" too (NULL for null), "n" that of a zval pointer.
+        self.done(unsafe {
+            let spec = c"SS!S!|n".as_ptr();
+            let (key, ttl) = (&raw mut key, &raw mut ttl);
+            ffi::zend_parse_parameters(self.given(), spec, key, &raw mut expected, &raw mut new, ttl)
+        })?;
+        // SAFETY: parsed, hence null or a string that the frame keeps alive.
+        let optional = |string: *mut zend_string| (!string.is_null()).then(|| unsafe { bytes_of(string) });
+        // SAFETY: parsed, hence a string and a number (or none given) that the frame keeps alive.
+        let (key, ttl) = unsafe { (bytes_of(key), if ttl.is_null() { Number::Int(0) } else { number_of(ttl) }) };
+        let (key, expected, new) = (check_key(key)?, optional(expected), optional(new));
+        for (argument, value) in [(2, expected), (3, new)] {
+            check_value(argument, value.unwrap_or_default())?;
+        }
+        Ok((key, expected, new, ttl::milliseconds_or_none(ttl).map_err(|wrong| value_error(4, wrong))?))
     }
 
     /// `array $deltas, int|float|null $ttl = null`, the TTL positive, in milliseconds.
@@ -267,6 +307,17 @@ fn check_key(key: &[u8]) -> Parsed<&[u8]> {
         None => Ok(key),
         Some(wrong) => Err(value_error(1, wrong)),
     }
+}
+
+#[inline]
+fn check_value(argument: u32, value: &[u8]) -> Parsed<()> {
+    let limit = super::ini::value_max();
+    if value.len() <= limit {
+        return Ok(());
+    }
+    // SAFETY: called from within a function call; the format takes one size_t.
+    unsafe { ffi::zend_argument_value_error(argument, c"must be at most %zu bytes long".as_ptr(), limit) };
+    Err(Thrown)
 }
 
 #[cold]

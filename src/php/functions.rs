@@ -107,6 +107,27 @@ functions! {
         }
     }
 
+    /// `ephpm_kv_setnx(string $key, string $value, int|float $ttl = 0): bool`
+    fn setnx(args, result) {
+        let (key, value, ttl_ms) = args.key_value_and_ttl()?;
+        decide(result, key, host().set_nx(in_namespace(key), value, ttl_ms));
+    }
+
+    /// `ephpm_kv_append(string $key, string $value): int|false`
+    fn append(args, result) {
+        let (key, value) = args.key_and_value()?;
+        match host().append(in_namespace(key), value) {
+            Ok(len) => result.set_long(len as i64),
+            Err(refusal) => refuse(result, key, refusal),
+        }
+    }
+
+    /// `ephpm_kv_cas(string $key, ?string $expected, ?string $new, int|float $ttl = 0): bool`
+    fn cas(args, result) {
+        let (key, expected, new, ttl_ms) = args.key_two_values_and_ttl()?;
+        decide(result, key, host().cas(in_namespace(key), expected, new, ttl_ms));
+    }
+
     /// `ephpm_kv_del(string $key): int`
     fn del(args, result) {
         let key = args.key()?;
@@ -212,6 +233,15 @@ functions! {
 fn count(result: &mut Zval, key: &[u8], by: i64, ttl_ms: Option<u64>) {
     match host().incr(in_namespace(key), by, ttl_ms) {
         Ok(value) => result.set_long(value),
+        Err(refusal) => refuse(result, key, refusal),
+    }
+}
+
+/// Whether it was done. Without an owner it was not, which is an ordinary answer: nobody is warned.
+fn decide(result: &mut Zval, key: &[u8], decided: Result<bool, Refusal>) {
+    match decided {
+        Ok(done) => result.set_bool(done),
+        Err(Refusal::NoOwner) => result.set_bool(false),
         Err(refusal) => refuse(result, key, refusal),
     }
 }

@@ -36,6 +36,8 @@ const BY_ONE: Parameter = Parameter(c"by", INT, Some(c"1"));
 const TTL: Parameter = Parameter(c"ttl", INT | FLOAT, None);
 const TTL_NONE: Parameter = Parameter(c"ttl", INT | FLOAT, Some(c"0"));
 const VALUE: Parameter = Parameter(c"value", STRING, None);
+const EXPECTED: Parameter = Parameter(c"expected", STRING | NULL, None);
+const NEW: Parameter = Parameter(c"new", STRING | NULL, None);
 const DELTAS: Parameter = Parameter(c"deltas", ARRAY, None);
 const TTL_OR_NULL: Parameter = Parameter(c"ttl", INT | FLOAT | NULL, Some(c"null"));
 
@@ -45,7 +47,7 @@ macro_rules! table {
     };
 }
 
-static FUNCTIONS: [Function; 17] = table! {
+static FUNCTIONS: [Function; 20] = table! {
     c"ephpm_kv_incr", f::incr, [KEY, BY_ONE], INT | FALSE;
     c"ephpm_kv_incr_ttl", f::incr_ttl, [KEY, BY, TTL], INT | FALSE;
     c"ephpm_kv_del", f::del, [KEY], INT;
@@ -55,6 +57,9 @@ static FUNCTIONS: [Function; 17] = table! {
     c"ephpm_kv_incr_multi", multi::incr_multi, [DELTAS, TTL_OR_NULL], ARRAY;
     c"ephpm_kv_get", f::get, [KEY], STRING | NULL;
     c"ephpm_kv_set", f::set, [KEY, VALUE, TTL_NONE], BOOL;
+    c"ephpm_kv_setnx", f::setnx, [KEY, VALUE, TTL_NONE], BOOL;
+    c"ephpm_kv_append", f::append, [KEY, VALUE], INT | FALSE;
+    c"ephpm_kv_cas", f::cas, [KEY, EXPECTED, NEW, TTL_NONE], BOOL;
     c"ephpm_kv_exists", f::exists, [KEY], BOOL;
     c"ephpm_kv_ttl", f::ttl, [KEY], INT;
     c"ephpm_kv_pttl", f::pttl, [KEY], INT;

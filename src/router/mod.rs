@@ -16,15 +16,15 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::config::Config;
 use crate::dataplane::link::LinkLost;
+use crate::error::Refusal;
 use crate::metrics::{Lost, OpKind, Path};
 use crate::peers::Peers;
 use crate::placement;
 use crate::record::{Body, Copy, State};
 use crate::segment::table::Owner;
 use crate::store::{Standing, Store};
-use crate::wire::message::{Call, Op, Reply, Request, Response};
+use crate::wire::message::{Call, Op, Outcome, Reply, Request, Response};
 
 pub use estimate::estimate;
 pub use place::{Place, has_moved, place};
@@ -43,7 +43,6 @@ pub struct Router {
     peers: Arc<Peers>,
     combine: combine::Combiner,
     plant: serve::Plant,
-    value_max: u32,
     /// Calls that are being decided.
     open: AtomicU64,
     /// The node ends: what is unresolved has been booked as lost.
@@ -83,13 +82,12 @@ struct Pending {
 
 impl Router {
     /// A router over this host's store and its peers.
-    pub fn new(store: Store, peers: Arc<Peers>, config: &Config) -> Self {
+    pub fn new(store: Store, peers: Arc<Peers>) -> Self {
         Self {
             store,
             peers,
             combine: combine::Combiner::default(),
             plant: serve::Plant::from_environment(),
-            value_max: config.value_max,
             open: AtomicU64::new(0),
             gave_up: AtomicBool::new(false),
         }
@@ -239,9 +237,15 @@ impl Router {
 
     /// This host owns the key (by now): the same as an inline operation.
     fn apply_here(&self, call: &Call, term: u64) -> Reply {
-        let speaks = self.peers.table().lease_holds(self.store.clock().now_ms());
+        let speaks = || self.peers.table().lease_holds(self.store.clock().now_ms());
+        if !speaks() && is_conditional(&call.op) {
+            return refused(call);
+        }
         let outcome = local_outcome(&self.store, call, Standing::Owner { term });
-        Reply { outcome, state: window_state(&self.store, call), degraded: !speaks }
+        if !speaks() && is_conditional(&call.op) {
+            return refused(call);
+        }
+        Reply { outcome, state: window_state(&self.store, call), degraded: !speaks() }
     }
 
     /// No owner to be had: counted in this host's share.
@@ -255,6 +259,18 @@ impl Router {
 pub fn count_here(store: &Store, call: &Call) -> Reply {
     let outcome = local_outcome(store, call, Standing::Degraded);
     Reply { outcome, state: window_state(store, call), degraded: true }
+}
+
+/// Whether the effect depends on what is there: such an operation is decided by an owner that speaks for the cluster, or
+/// not at all.
+pub fn is_conditional(op: &Op) -> bool {
+    matches!(op, Op::SetNx { .. } | Op::Append { .. } | Op::Cas { .. })
+}
+
+/// The answer to a conditional operation that no owner has decided.
+fn refused(call: &Call) -> Reply {
+    debug_assert!(is_conditional(&call.op));
+    Reply { outcome: Outcome::Refused(Refusal::NoOwner), state: None, degraded: true }
 }
 
 /// The state whose window the test build reports.
@@ -273,6 +289,9 @@ pub fn op_kind(op: &Op) -> OpKind {
         Op::Del => OpKind::Del,
         Op::Expire { .. } => OpKind::Expire,
         Op::Get => OpKind::Get,
+        Op::SetNx { .. } => OpKind::SetNx,
+        Op::Append { .. } => OpKind::Append,
+        Op::Cas { .. } => OpKind::Cas,
     }
 }
 

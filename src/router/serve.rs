@@ -2,6 +2,7 @@
 
 use super::Router;
 use crate::dataplane::Peer;
+use crate::error::Refusal;
 use crate::placement;
 use crate::record::Body;
 use crate::segment::table::Owner;
@@ -20,12 +21,6 @@ impl Router {
             }
             (Owner::Nobody | Owner::Frozen, term) => return Response::NotOwner { owner: None, term },
         };
-        if let Op::Set { value, .. } = &call.op
-            && value.len() > self.value_max as usize
-        {
-            let outcome = Outcome::Refused(crate::error::Refusal::ValueTooLarge);
-            return Response::Reply(Reply { outcome, state: None, degraded: false });
-        }
         if let Some(reply) = self.plant.interfere(&self.store, &call) {
             return Response::Reply(reply);
         }
@@ -36,7 +31,16 @@ impl Router {
             let outcome = Outcome::Done(matches!(&state, Some(state) if !matches!(state.body, Body::Tombstone(_))));
             return Response::Reply(Reply { outcome, state, degraded });
         };
+        if degraded && super::is_conditional(&call.op) {
+            return Response::Reply(super::refused(&call));
+        }
         match self.store.call(call.key.as_key(), op, Standing::Owner { term }, request) {
+            // The lease ran out meanwhile: another owner may have decided otherwise.
+            Called::Done { .. }
+                if super::is_conditional(&call.op) && !table.lease_holds(self.store.clock().now_ms()) =>
+            {
+                Response::Reply(super::refused(&call))
+            }
             Called::Done { outcome, state } => Response::Reply(Reply { outcome, state, degraded }),
             Called::AlreadyHandled => Response::Voided,
         }
@@ -48,6 +52,11 @@ fn store_op(op: &Op) -> Option<store::Op<'_>> {
     Some(match op {
         Op::Incr { deltas, ttl_ms } => store::Op::Incr { deltas, ttl_ms: *ttl_ms },
         Op::Set { value, ttl_ms } => store::Op::Set { value, ttl_ms: *ttl_ms },
+        Op::SetNx { value, ttl_ms } => store::Op::SetNx { value, ttl_ms: *ttl_ms },
+        Op::Append { value } => store::Op::Append { value },
+        Op::Cas { expected, new, ttl_ms } => {
+            store::Op::Cas { expected: expected.as_deref(), new: new.as_deref(), ttl_ms: *ttl_ms }
+        }
         Op::Del => store::Op::Del,
         Op::Expire { ttl_ms } => store::Op::Expire { ttl_ms: *ttl_ms },
         Op::Get => return None,
@@ -59,6 +68,7 @@ pub fn local_outcome(store: &Store, call: &Call, standing: Standing) -> Outcome 
     let key = call.key.as_key();
     let done = |result: Result<bool, _>| result.map_or_else(Outcome::Refused, Outcome::Done);
     match &call.op {
+        op if standing == Standing::Degraded && super::is_conditional(op) => Outcome::Refused(Refusal::NoOwner),
         Op::Incr { deltas, ttl_ms } => Outcome::Values(
             deltas
                 .iter()
@@ -66,6 +76,13 @@ pub fn local_outcome(store: &Store, call: &Call, standing: Standing) -> Outcome 
                 .collect(),
         ),
         Op::Set { value, ttl_ms } => done(store.set(key, value, *ttl_ms, standing).map(|()| true)),
+        Op::SetNx { value, ttl_ms } => done(store.set_nx(key, value, *ttl_ms, standing)),
+        Op::Append { value } => store
+            .append(key, value, standing)
+            .map_or_else(Outcome::Refused, |len| Outcome::Values(vec![Ok(len as i64)])),
+        Op::Cas { expected, new, ttl_ms } => {
+            done(store.cas(key, expected.as_deref(), new.as_deref(), *ttl_ms, standing))
+        }
         Op::Del => done(store.del(key, standing)),
         Op::Expire { ttl_ms } => done(store.expire(key, *ttl_ms, standing)),
         Op::Get => done(store.read(key, |_| ()).map(|held| held.is_some())),

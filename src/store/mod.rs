@@ -8,6 +8,7 @@
 //! the entry, the others in a chain of pieces (`slab`). How two states of a key become one is `merge`'s business.
 
 mod applied;
+mod conditional;
 mod drain;
 mod hit;
 mod item;
@@ -115,6 +116,27 @@ pub enum Op<'a> {
         /// The value.
         value: &'a [u8],
         /// Milliseconds.
+        ttl_ms: Option<u64>,
+    },
+    /// Sets the value unless the key is there.
+    SetNx {
+        /// The value.
+        value: &'a [u8],
+        /// Milliseconds.
+        ttl_ms: Option<u64>,
+    },
+    /// Adds bytes at the end of the value; a key that is there keeps its deadline.
+    Append {
+        /// The bytes.
+        value: &'a [u8],
+    },
+    /// Replaces the value if it is the expected one.
+    Cas {
+        /// `None`: no such key.
+        expected: Option<&'a [u8]>,
+        /// `None`: delete it.
+        new: Option<&'a [u8]>,
+        /// Milliseconds; of the new value.
         ttl_ms: Option<u64>,
     },
     /// Deletes.

@@ -26,7 +26,7 @@ pub(super) struct Change<'a> {
 
 impl Locked<'_> {
     /// The entry of the key, claimed, and the time (read afterwards).
-    fn open(&mut self, change: &Change<'_>) -> (Option<(u32, Item)>, u64) {
+    pub fn open(&mut self, change: &Change<'_>) -> (Option<(u32, Item)>, u64) {
         let found = self.find(change.key, change.hash).map(|reference| {
             self.claim(reference);
             (reference, self.load(reference))
@@ -131,14 +131,25 @@ impl Locked<'_> {
         Ok((counted, Some(reference)))
     }
 
-    fn replace(&mut self, change: &Change<'_>, value: &[u8], ttl_ms: Option<u64>) -> Result<u32, Fail> {
+    pub fn replace(&mut self, change: &Change<'_>, value: &[u8], ttl_ms: Option<u64>) -> Result<u32, Fail> {
+        let (found, now_ms) = self.open(change);
+        let deadline = self.inner.deadline(now_ms, ttl_ms);
+        self.replace_at(change, found, value, deadline)
+    }
+
+    /// Replaces what was [opened](Self::open) by a value with a deadline in coarse monotonic milliseconds.
+    pub fn replace_at(
+        &mut self,
+        change: &Change<'_>,
+        found: Option<(u32, Item)>,
+        value: &[u8],
+        deadline: u64,
+    ) -> Result<u32, Fail> {
         if value.len() > self.inner.options.value_max as usize {
             return Err(Fail::Refused(Refusal::ValueTooLarge));
         }
-        let (found, now_ms) = self.open(change);
         let integer = canonical_integer(value);
         let kind = integer.map_or(Kind::Bytes(value.len() as u32), |_| Kind::Counter);
-        let deadline = self.inner.deadline(now_ms, ttl_ms);
         let (mut item, lost) = self.new_life(change, found.as_ref().map(|(_, item)| item), kind, deadline);
         match (change.standing, integer) {
             (Standing::Owner { .. }, Some(integer)) => {
@@ -162,7 +173,7 @@ impl Locked<'_> {
     }
 
     /// Whether it was there, and the entry that is left.
-    fn remove(&mut self, change: &Change<'_>) -> Result<(bool, Option<u32>), Fail> {
+    pub fn remove(&mut self, change: &Change<'_>) -> Result<(bool, Option<u32>), Fail> {
         let (found, now_ms) = self.open(change);
         let Some((reference, mut item)) = found else { return Ok((false, None)) };
         if !item.is_live(now_ms) {
@@ -212,6 +223,18 @@ impl Locked<'_> {
                 (Outcome::Values(values), reference)
             }
             Op::Set { value, ttl_ms } => (Outcome::Done(true), Some(self.replace(change, value, ttl_ms)?)),
+            Op::SetNx { value, ttl_ms } => {
+                let (done, reference) = self.set_nx(change, value, ttl_ms)?;
+                (Outcome::Done(done), reference)
+            }
+            Op::Append { value } => {
+                let (len, reference) = self.append(change, value)?;
+                (Outcome::Values(vec![Ok(len as i64)]), Some(reference))
+            }
+            Op::Cas { expected, new, ttl_ms } => {
+                let (done, reference) = self.cas(change, expected, new, ttl_ms)?;
+                (Outcome::Done(done), reference)
+            }
             Op::Del => {
                 let (was_there, reference) = self.remove(change)?;
                 (Outcome::Done(was_there), reference)
@@ -289,14 +312,18 @@ impl Store {
         Err(last.map_or(Fail::Refused(Refusal::Busy), |_| Fail::Refused(Refusal::MemoryFull)))
     }
 
-    fn run<R>(&self, hash: u64, attempt: impl FnMut(&mut Locked<'_>) -> Result<R, Fail>) -> Result<R, Refusal> {
+    pub(super) fn run<R>(
+        &self,
+        hash: u64,
+        attempt: impl FnMut(&mut Locked<'_>) -> Result<R, Fail>,
+    ) -> Result<R, Refusal> {
         self.attempt(hash, attempt).map_err(|fail| match fail {
             Fail::Refused(refusal) => refusal,
             Fail::Need { .. } | Fail::Handled => Refusal::MemoryFull,
         })
     }
 
-    fn change<'a>(&self, key: Key<'a>, standing: Standing) -> Change<'a> {
+    pub(super) fn change<'a>(&self, key: Key<'a>, standing: Standing) -> Change<'a> {
         Change { key, hash: self.inner.area.hash(key), standing, request: None }
     }
 

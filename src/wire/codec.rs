@@ -31,6 +31,9 @@ mod kind {
     pub const SHARE: u8 = 0x0b;
     pub const RESOLVE: u8 = 0x0c;
     pub const FLUSH: u8 = 0x0d;
+    pub const SET_NX: u8 = 0x0e;
+    pub const APPEND: u8 = 0x0f;
+    pub const CAS: u8 = 0x10;
 
     pub const PONG: u8 = 0x81;
     pub const REPLY: u8 = 0x82;
@@ -91,6 +94,21 @@ fn encode_call(id: u64, Call { key, op }: &Call, out: &mut BytesMut) {
             put_ttl(out, *ttl_ms);
             put_blob(out, value);
         }),
+        Op::SetNx { value, ttl_ms } => encode_frame(kind::SET_NX, id, out, |out| {
+            put_key(out, key);
+            put_ttl(out, *ttl_ms);
+            put_blob(out, value);
+        }),
+        Op::Append { value } => encode_frame(kind::APPEND, id, out, |out| {
+            put_key(out, key);
+            put_blob(out, value);
+        }),
+        Op::Cas { expected, new, ttl_ms } => encode_frame(kind::CAS, id, out, |out| {
+            put_key(out, key);
+            put_ttl(out, *ttl_ms);
+            put_option(out, expected.as_deref(), put_blob);
+            put_option(out, new.as_deref(), put_blob);
+        }),
         Op::Del => encode_frame(kind::DEL, id, out, |out| put_key(out, key)),
         Op::Expire { ttl_ms } => encode_frame(kind::EXPIRE, id, out, |out| {
             put_key(out, key);
@@ -120,6 +138,15 @@ pub fn decode_request(frame: Frame) -> Result<(u64, Request), WireError> {
         kind::SET => call(r.key()?, {
             let ttl_ms = r.option(Reader::u64)?;
             Op::Set { value: r.blob()?, ttl_ms }
+        }),
+        kind::SET_NX => call(r.key()?, {
+            let ttl_ms = r.option(Reader::u64)?;
+            Op::SetNx { value: r.blob()?, ttl_ms }
+        }),
+        kind::APPEND => call(r.key()?, Op::Append { value: r.blob()? }),
+        kind::CAS => call(r.key()?, {
+            let ttl_ms = r.option(Reader::u64)?;
+            Op::Cas { expected: r.option(Reader::blob)?, new: r.option(Reader::blob)?, ttl_ms }
         }),
         kind::DEL => call(r.key()?, Op::Del),
         kind::EXPIRE => call(r.key()?, Op::Expire { ttl_ms: r.option(Reader::u64)? }),

@@ -21,9 +21,10 @@ pub struct Frame {
     pub body: Bytes,
 }
 
-/// Largest allowed `len` for a cluster whose values have at most `value_max` bytes: 1 MiB more than one value.
+/// Largest allowed `len` for a cluster whose values have at most `value_max` bytes: 1 MiB more than the two values of a
+/// compare-and-set.
 pub fn frame_cap(value_max: u32) -> usize {
-    (1 << 20) + value_max as usize
+    (1 << 20) + 2 * value_max as usize
 }
 
 /// Takes one frame off the front of `buffer`; `None` when more bytes are needed.
@@ -89,8 +90,8 @@ mod tests {
         let mut buffer = BytesMut::from(&b"\xff\xff\xff\xff"[..]);
         let before = buffer.capacity();
         let error = decode_frame(&mut buffer, frame_cap(1 << 20)).unwrap_err();
-        assert_eq!(error, WireError::TooLong { len: 0xffff_ffff, cap: 2 << 20 });
-        assert_eq!(error.to_string(), "a frame of 4294967295 bytes was announced, at most 2097152 are allowed");
+        assert_eq!(error, WireError::TooLong { len: 0xffff_ffff, cap: 3 << 20 });
+        assert_eq!(error.to_string(), "a frame of 4294967295 bytes was announced, at most 3145728 are allowed");
         assert_eq!(buffer.capacity(), before);
     }
 

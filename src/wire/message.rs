@@ -31,6 +31,27 @@ pub enum Op {
         /// Milliseconds.
         ttl_ms: Option<u64>,
     },
+    /// Sets the value unless the key is there. Never degraded.
+    SetNx {
+        /// The value.
+        value: Bytes,
+        /// Milliseconds.
+        ttl_ms: Option<u64>,
+    },
+    /// Adds bytes at the end of the value. Never degraded.
+    Append {
+        /// The bytes.
+        value: Bytes,
+    },
+    /// Replaces the value if it is the expected one. Never degraded.
+    Cas {
+        /// `None`: no such key.
+        expected: Option<Bytes>,
+        /// `None`: delete it.
+        new: Option<Bytes>,
+        /// Milliseconds; of the new value.
+        ttl_ms: Option<u64>,
+    },
     /// Deletes the key.
     Del,
     /// Sets the deadline; `None` removes it.

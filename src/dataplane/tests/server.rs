@@ -48,7 +48,7 @@ async fn a_frame_of_4_gib_is_refused_and_others_live() {
     raw.send(&frames([(1, incr(1))])).await;
     raw.send(b"\xff\xff\xff\xff\x02and more").await;
     assert_eq!(raw.response().await, Some((1, value(1))));
-    let text = "a frame of 4294967295 bytes was announced, at most 2097152 are allowed";
+    let text = "a frame of 4294967295 bytes was announced, at most 3145728 are allowed";
     assert_eq!(raw.response().await, Some((0, Response::Error(text.into()))));
     assert_eq!(raw.response().await, None);
     // A stranger may announce much less.

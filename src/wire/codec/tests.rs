@@ -8,7 +8,7 @@ use super::*;
 use crate::error::Refusal;
 use crate::record::{Body, Copy, Share, State, Window};
 
-const REQUESTS: std::ops::RangeInclusive<u8> = 0x01..=0x0d;
+const REQUESTS: std::ops::RangeInclusive<u8> = 0x01..=0x10;
 const RESPONSES: std::ops::RangeInclusive<u8> = 0x81..=0x8a;
 
 fn arb_bytes(max: usize) -> impl Strategy<Value = Bytes> {
@@ -58,6 +58,10 @@ fn arb_request() -> impl Strategy<Value = Request> {
     let op = prop_oneof![
         (vec(any::<i64>(), 1..6), any::<Option<u64>>()).prop_map(|(deltas, ttl_ms)| Op::Incr { deltas, ttl_ms }),
         (arb_bytes(60), any::<Option<u64>>()).prop_map(|(value, ttl_ms)| Op::Set { value, ttl_ms }),
+        (arb_bytes(60), any::<Option<u64>>()).prop_map(|(value, ttl_ms)| Op::SetNx { value, ttl_ms }),
+        arb_bytes(60).prop_map(|value| Op::Append { value }),
+        (option::of(arb_bytes(60)), option::of(arb_bytes(60)), any::<Option<u64>>())
+            .prop_map(|(expected, new, ttl_ms)| Op::Cas { expected, new, ttl_ms }),
         Just(Op::Del),
         any::<Option<u64>>().prop_map(|ttl_ms| Op::Expire { ttl_ms }),
         Just(Op::Get),
