@@ -89,6 +89,11 @@ pub enum Body {
     Counter(Vec<Share>),
     /// Bytes.
     Bytes(Bytes),
+    /// Bytes that are kept elsewhere: a *stub*, which knows all about the key but these.
+    Elsewhere {
+        /// How many.
+        len: u32,
+    },
     /// A stamped delete, with the shares that it ended (so that a late copy of one cannot bring the key back).
     Tombstone(Vec<Share>),
 }
@@ -101,7 +106,8 @@ pub struct State {
     /// Stamp of the last change of bytes, deadline or liveness. Apart from shares, a copy is replaced only by a
     /// larger (term, stamp).
     pub stamp: u64,
-    /// The life of the key this state belongs to.
+    /// The life of the key this state belongs to. Bytes of one window and one length are the same bytes: a change
+    /// begins a new window or makes them longer.
     pub window: Window,
     /// Remaining time to live in milliseconds; `None`: no deadline.
     pub ttl_ms: Option<u64>,

@@ -17,7 +17,7 @@ use crate::metrics::{OpKind, Path};
 use crate::peers::Peers;
 use crate::placement;
 use crate::quiet::Quiet;
-use crate::record::{Body, Copy};
+use crate::record::{Body, Copy, KeyBuf};
 use crate::segment::table::Owner;
 use crate::store::{Applied, Drained, Joined, Store};
 use crate::wire::message::{AppliedIds, Batch, Request, Response, SlotRange};
@@ -194,7 +194,7 @@ impl Replicator {
                 receiver.behind = true;
                 continue;
             }
-            let batch = Batch { position, copies: copies.clone(), applied: applied.clone() };
+            let batch = Batch { position, after: position - 1, copies: copies.clone(), applied: applied.clone() };
             self.post(receiver, &member.node_id, batch);
         }
     }
@@ -207,7 +207,11 @@ impl Replicator {
             if receiver.behind && receiver.unacked.is_empty() && self.peers.is_up(node_id) {
                 receiver.behind = false;
                 receiver.complete_since = position;
-                self.post(receiver, node_id, Batch { position, copies: Vec::new(), applied: Vec::new() });
+                self.post(
+                    receiver,
+                    node_id,
+                    Batch { position, after: position, copies: Vec::new(), applied: Vec::new() },
+                );
             }
         }
     }
@@ -224,8 +228,8 @@ impl Replicator {
             let acked = match in_flight.reply.await {
                 Ok(Ok(Response::Acked { full, .. })) => {
                     let mut inner = replicator.inner.lock();
-                    if full > 0 && inner.full_told.due() {
-                        tracing::warn!(peer = %node_id, copies = full, "peer has no room for copies (ephpm_kv.memory)");
+                    if !full.is_empty() && inner.full_told.due() {
+                        tracing::warn!(peer = %node_id, copies = full.len(), "peer has no room for copies (ephpm_kv.memory)");
                     }
                     true
                 }
@@ -276,7 +280,8 @@ impl Replicator {
 
     /// A batch from `peer`.
     pub fn take_batch(self: &Arc<Self>, peer: &Peer, batch: Batch) -> Response {
-        let full = batch.copies.iter().filter(|copy| !self.take_copy(copy, true)).count() as u32;
+        let full: Vec<u32> =
+            (0..).zip(&batch.copies).filter(|(_, copy)| !self.take_copy(copy, true)).map(|(place, _)| place).collect();
         for ids in &batch.applied {
             self.store.merge_applied(ids.stream, &ids.ids);
         }
@@ -290,12 +295,9 @@ impl Replicator {
         let Some(sender) = inner.senders.get_mut(&peer.node_id) else {
             return Response::Error("no such sender".into());
         };
-        // An empty batch repeats the number of the last one.
-        let repeats = batch.copies.is_empty() && batch.applied.is_empty();
-        let expected = if repeats { sender.next.saturating_sub(1) } else { sender.next };
         // What a sender holds when it is first met came by no batch.
         // A copy that found no room is as good as missed.
-        let gap = !known || batch.position != expected || full > 0;
+        let gap = !known || batch.after != sender.next.saturating_sub(1) || !full.is_empty();
         sender.next = batch.position + 1;
         if gap {
             self.begin_pull(&peer.node_id, sender);
@@ -383,7 +385,7 @@ impl Replicator {
     pub async fn pull(&self, node_id: &str, slots: Vec<SlotRange>, sender_owns: bool) -> Pulled {
         let (mut cursor, mut room) = (0, true);
         loop {
-            let request = Request::Sync { cursor, slots: slots.clone() };
+            let request = Request::Sync { cursor, slots: slots.clone(), owned: sender_owns, wants: None };
             let Ok(Response::Page { copies, next }) = self.peers.ask(node_id, request, PAGE_TIMEOUT).await else {
                 return Pulled::Interrupted;
             };
@@ -398,13 +400,31 @@ impl Replicator {
     }
 
     /// One page for a peer that pulls.
-    pub fn page(&self, cursor: u64, slots: &[SlotRange]) -> Response {
+    pub fn page(&self, cursor: u64, slots: &[SlotRange], owned: bool) -> Response {
         let wanted: BTreeSet<u16> = slots.iter().flat_map(slots_of).collect();
         let (copies, next) = self.store.scan(cursor, BATCH_BYTES_MAX, &|key| {
             let slot = placement::slot(key.name);
-            if wanted.is_empty() { self.owns(slot) } else { wanted.contains(&slot) }
+            (wanted.is_empty() || wanted.contains(&slot)) && (!owned || self.owns(slot))
         });
         Response::Page { copies, next }
+    }
+
+    /// The bytes of `keys` that this host has, as many as fit.
+    pub fn fetch(&self, keys: &[KeyBuf]) -> Response {
+        let (mut copies, mut bytes) = (Vec::new(), 0);
+        for (looked_at, key) in keys.iter().enumerate() {
+            if bytes >= BATCH_BYTES_MAX {
+                return Response::Page { copies, next: Some(looked_at as u64) };
+            }
+            if let Some(state) = self.store.state(key.as_key())
+                && !matches!(state.body, Body::Elsewhere { .. })
+            {
+                let copy = Copy { key: key.clone(), state };
+                bytes += weight(&copy);
+                copies.push(copy);
+            }
+        }
+        Response::Page { copies, next: None }
     }
 
     /// Position up to which everything that this life of `node_id` owned has reached this host; `None`: not all has.
@@ -444,6 +464,7 @@ fn by_stream(applied: &[(u64, u64)]) -> Vec<AppliedIds> {
 fn weight(copy: &Copy) -> usize {
     let body = match &copy.state.body {
         Body::Bytes(bytes) => bytes.len(),
+        Body::Elsewhere { .. } => 0,
         Body::Counter(shares) | Body::Tombstone(shares) => shares.len() * 40,
     };
     copy.key.as_bytes().len() + body + 64

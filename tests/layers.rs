@@ -20,10 +20,10 @@ const LAYERS: [&[&str]; 9] = [
     &["php"],
 ];
 
-/// Imports between modules of one layer that are meant: the store lives in the segment, settings are limited by the
+/// Imports between modules of one layer that are meant: the store lives in the segment and evicts by placement, settings are limited by the
 /// vocabulary, which knows refusals, and a line is rate limited by the clock.
-const SIDEWAYS: [(&str, &str); 4] =
-    [("store", "segment"), ("config", "record"), ("record", "error"), ("quiet", "clock")];
+const SIDEWAYS: [(&str, &str); 5] =
+    [("store", "segment"), ("store", "placement"), ("config", "record"), ("record", "error"), ("quiet", "clock")];
 
 /// A source line that counts: not in a comment.
 struct Line {

@@ -153,6 +153,7 @@ fn same(store: &Store, model: &Model, now: u64) -> Result<(), TestCaseError> {
         let copy = |value: Value<'_>| match value {
             Value::Int(value) => value.to_string().into_bytes(),
             Value::Bytes(bytes) => bytes.to_vec(),
+            Value::Elsewhere(len) => panic!("{len} bytes elsewhere"),
         };
         let live = model.get(&index).filter(|(_, deadline)| deadline.is_none_or(|deadline| now < deadline));
         prop_assert_eq!(store.read(key, copy).unwrap(), live.map(|(value, _)| value.clone()));

@@ -28,6 +28,7 @@ fn get(store: &Store, name: &[u8]) -> Option<Vec<u8>> {
     let copy = |value: Value<'_>| match value {
         Value::Int(value) => value.to_string().into_bytes(),
         Value::Bytes(bytes) => bytes.to_vec(),
+        Value::Elsewhere(len) => panic!("{len} bytes elsewhere"),
     };
     store.read(key(name), copy).unwrap()
 }

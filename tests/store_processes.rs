@@ -88,7 +88,7 @@ fn next(state: &mut u64) -> u64 {
 fn int(store: &Store, name: &[u8]) -> Option<i64> {
     let int = |value: Value<'_>| match value {
         Value::Int(value) => value,
-        Value::Bytes(_) => panic!("bytes"),
+        other => panic!("{other:?}"),
     };
     store.read(key(name), int).unwrap()
 }

@@ -31,7 +31,7 @@ impl Host {
     fn value(&self) -> Option<i64> {
         let int = |value: Value<'_>| match value {
             Value::Int(value) => value,
-            Value::Bytes(bytes) => panic!("{bytes:?}"),
+            other => panic!("{other:?}"),
         };
         self.store.read(KEY, int).unwrap()
     }
@@ -459,6 +459,7 @@ impl Host {
         let text = |value: Value<'_>| match value {
             Value::Int(value) => value.to_string(),
             Value::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            Value::Elsewhere(len) => format!("{len} elsewhere"),
         };
         self.store.read(KEY, text).unwrap()
     }

@@ -149,7 +149,7 @@ impl Host {
                 let key = copy.key.as_key();
                 let counted = from.read(key, |value| match value {
                     Value::Int(amount) => amount,
-                    Value::Bytes(_) => 0,
+                    Value::Bytes(_) | Value::Elsewhere(_) => 0,
                 });
                 let amount = counted.ok().flatten().unwrap_or(0);
                 // Others may still count there: what is taken out is exactly what is counted here.

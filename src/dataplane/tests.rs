@@ -59,7 +59,7 @@ fn call(name: &str, op: Op) -> Request {
 }
 
 fn get(name: &str) -> Request {
-    call(name, Op::Get)
+    call(name, Op::Get { bytes: true })
 }
 
 fn incr(delta: i64) -> Request {
@@ -124,8 +124,8 @@ impl Handler for Counter {
                 Answer::Now(value(*total))
             }
             Request::Call(Call { op: Op::Set { value: bytes, .. }, .. }) => Answer::Now(value(bytes.len() as i64)),
-            Request::Call(Call { key, op: Op::Get }) if key.as_bytes() == b"nothing" => Answer::Nothing,
-            Request::Call(Call { key, op: Op::Get }) => {
+            Request::Call(Call { key, op: Op::Get { bytes: true } }) if key.as_bytes() == b"nothing" => Answer::Nothing,
+            Request::Call(Call { key, op: Op::Get { bytes: true } }) => {
                 let (gate, opened) = oneshot::channel();
                 self.gates.lock().insert(String::from_utf8(key.as_bytes().to_vec()).unwrap(), gate);
                 let dropped = Dropped(self.dropped.clone());

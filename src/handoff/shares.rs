@@ -125,7 +125,7 @@ impl Homeward {
         let origin = self.store.segment().origin();
         match &copy.state.body {
             Body::Counter(shares) => shares.iter().find(|share| share.origin == origin).copied(),
-            Body::Bytes(_) | Body::Tombstone(_) => None,
+            Body::Bytes(_) | Body::Elsewhere { .. } | Body::Tombstone(_) => None,
         }
     }
 

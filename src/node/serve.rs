@@ -23,7 +23,10 @@ impl Handler for PeerHandler {
             Request::Ping => Answer::Now(Response::Pong),
             Request::Call(call) => Answer::Now(node.router.serve(peer, id, call)),
             Request::Replicate(batch) => Answer::Now(node.replicator.take_batch(peer, batch)),
-            Request::Sync { cursor, slots } => Answer::Now(node.replicator.page(cursor, &slots)),
+            Request::Sync { cursor, slots, owned, wants: _ } => {
+                Answer::Now(node.replicator.page(cursor, &slots, owned))
+            }
+            Request::Fetch { keys } => Answer::Now(node.replicator.fetch(&keys)),
             Request::Claim { slots, synced_to } => {
                 // A task of its own: a connection that is lost must not leave slots frozen.
                 let handed_over = tokio::spawn(node.ownership.clone().hand_over(peer.clone(), slots, synced_to));

@@ -80,10 +80,11 @@ functions! {
     fn get(args, result) {
         let key = args.key()?;
         let got = host().get(in_namespace(key), |value| match value {
-            Value::Int(number) => Got::Int(number),
-            Value::Bytes(bytes) => Got::Bytes(keep(bytes)),
+            Value::Int(number) => Some(Got::Int(number)),
+            Value::Bytes(bytes) => Some(Got::Bytes(keep(bytes))),
+            Value::Elsewhere(_) => None,
         });
-        match got {
+        match got.map(Option::flatten) {
             Ok(None) => {}
             Ok(Some(Got::Int(number))) => {
                 let text = Text::<24>::new(format_args!("{number}"));

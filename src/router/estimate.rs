@@ -18,7 +18,7 @@ pub fn estimate(store: &Store, call: &Call) -> Reply {
 fn estimated_values(store: &Store, call: &Call, deltas: &[i64]) -> Vec<Result<i64, Refusal>> {
     let held = store.read(call.key.as_key(), |value| match value {
         Value::Int(value) => Ok(value),
-        Value::Bytes(_) => Err(Refusal::NotAnInteger),
+        Value::Bytes(_) | Value::Elsewhere(_) => Err(Refusal::NotAnInteger),
     });
     let mut sum = match held {
         Ok(Some(Ok(value))) => value,

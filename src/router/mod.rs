@@ -226,11 +226,11 @@ impl Router {
     fn keep_copy(&self, call: &Call, reply: &Reply) {
         let Some(state) = &reply.state else { return };
         let mut state = state.clone();
-        if let (Op::Set { value, .. }, Body::Bytes(bytes)) = (&call.op, &mut state.body)
-            && bytes.is_empty()
+        if let (Op::Set { value, .. }, Body::Elsewhere { len }) = (&call.op, &state.body)
+            && *len as usize == value.len()
         {
             // The owner does not send back what it was sent.
-            *bytes = value.clone();
+            state.body = Body::Bytes(value.clone());
         }
         self.store.apply_copy(&Copy { key: call.key.clone(), state }, true);
     }
@@ -288,7 +288,7 @@ pub fn op_kind(op: &Op) -> OpKind {
         Op::Set { .. } => OpKind::Set,
         Op::Del => OpKind::Del,
         Op::Expire { .. } => OpKind::Expire,
-        Op::Get => OpKind::Get,
+        Op::Get { .. } => OpKind::Get,
         Op::SetNx { .. } => OpKind::SetNx,
         Op::Append { .. } => OpKind::Append,
         Op::Cas { .. } => OpKind::Cas,

@@ -27,7 +27,8 @@ impl Router {
         let request = RequestId { stream: peer.stream, id };
         let degraded = !table.lease_holds(self.store.clock().now_ms());
         let Some(op) = store_op(&call.op) else {
-            let state = self.store.state(call.key.as_key());
+            let whole_max = if matches!(call.op, Op::Get { bytes: true }) { u32::MAX } else { 0 };
+            let state = self.store.state_up_to(call.key.as_key(), whole_max);
             let outcome = Outcome::Done(matches!(&state, Some(state) if !matches!(state.body, Body::Tombstone(_))));
             return Response::Reply(Reply { outcome, state, degraded });
         };
@@ -59,7 +60,7 @@ fn store_op(op: &Op) -> Option<store::Op<'_>> {
         }
         Op::Del => store::Op::Del,
         Op::Expire { ttl_ms } => store::Op::Expire { ttl_ms: *ttl_ms },
-        Op::Get => return None,
+        Op::Get { .. } => return None,
     })
 }
 
@@ -85,7 +86,7 @@ pub fn local_outcome(store: &Store, call: &Call, standing: Standing) -> Outcome 
         }
         Op::Del => done(store.del(key, standing)),
         Op::Expire { ttl_ms } => done(store.expire(key, *ttl_ms, standing)),
-        Op::Get => done(store.read(key, |_| ()).map(|held| held.is_some())),
+        Op::Get { .. } => done(store.read(key, |_| ()).map(|held| held.is_some())),
     }
 }
 
@@ -141,7 +142,7 @@ impl Plant {
         }
         let held = store.read(call.key.as_key(), |value| match value {
             store::Value::Int(value) => value,
-            store::Value::Bytes(_) => 0,
+            store::Value::Bytes(_) | store::Value::Elsewhere(_) => 0,
         });
         let mut value = held.ok().flatten()?;
         let values = deltas

@@ -23,7 +23,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"EPHPMKV\x01");
 
 /// Number of the layout; a segment of another layout is not taken over. Raised with every change of what lies where,
 /// or of what it means.
-pub const LAYOUT: u32 = 1;
+pub const LAYOUT: u32 = 2;
 
 /// Smallest segment in bytes.
 pub const MEMORY_MIN: u64 = 2 << 20;
@@ -317,7 +317,7 @@ mod tests {
         // SAFETY: the field is aligned and nobody reads it meanwhile.
         unsafe { (*one.base.cast::<Header>().as_ptr()).layout = layout() + 1 };
         let error = Segment::join(one.descriptors().duplicate().unwrap()).err().unwrap();
-        assert!(error.why.starts_with("layout 2 there, 1 here"), "{error}");
+        assert!(error.why.starts_with(&format!("layout {} there, {LAYOUT} here", LAYOUT + 1)), "{error}");
     }
 
     #[test]

@@ -168,6 +168,11 @@ pub struct Table {
     pub unresolved: AtomicU64,
     /// Age in milliseconds of the oldest change that not every peer has acknowledged.
     pub replication_lag_ms: AtomicU64,
+    /// 1 while this host has every key of the cluster, large values at least as stubs: what it does not find is not
+    /// there.
+    complete: AtomicU32,
+    /// How often a copy was dropped to make room.
+    copies_dropped: AtomicU32,
     /// Why the node is in its state; empty when there is nothing to say.
     pub reason: Text<240>,
     /// The members.
@@ -198,6 +203,33 @@ impl Table {
     pub fn set_state(&self, state: NodeState, reason: &str) {
         self.reason.set(reason);
         self.state.store(state as u32, Ordering::Release);
+    }
+
+    /// Whether this host has every key of the cluster, large values at least as stubs.
+    #[inline]
+    pub fn is_complete(&self) -> bool {
+        self.complete.load(Ordering::Acquire) != 0
+    }
+
+    /// Publishes whether this host has every key, given how many copies had been dropped when that was found.
+    pub fn set_complete(&self, complete: bool, dropped: u32) {
+        self.complete.store(u32::from(complete), Ordering::Release);
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if self.copies_dropped() != dropped {
+            self.complete.store(0, Ordering::Release);
+        }
+    }
+
+    /// How often a copy was dropped to make room, so far.
+    pub fn copies_dropped(&self) -> u32 {
+        self.copies_dropped.load(Ordering::Acquire)
+    }
+
+    /// A copy was dropped to make room.
+    pub fn dropped_copy(&self) {
+        self.copies_dropped.fetch_add(1, Ordering::AcqRel);
+        std::sync::atomic::fence(Ordering::SeqCst);
+        self.complete.store(0, Ordering::Release);
     }
 
     /// The segment gets no node any more, unless a later family wants one; its node leaves.

@@ -8,12 +8,13 @@ use crate::error::Refusal;
 use crate::record::Key;
 
 impl Locked<'_> {
-    /// The value of a live entry as a script reads it.
-    fn text_of(&self, reference: u32, item: &Item) -> Vec<u8> {
+    /// The value of a live entry as a script reads it. Errors: an owner that does not have its bytes yet is busy.
+    fn text_of(&self, reference: u32, item: &Item) -> Result<Vec<u8>, Fail> {
         match item.kind {
-            Kind::Counter => (item.foreign() + i128::from(item.own)).to_string().into_bytes(),
-            Kind::Bytes(_) => self.load_bytes(reference, item),
-            Kind::Tombstone => Vec::new(),
+            Kind::Counter => Ok((item.foreign() + i128::from(item.own)).to_string().into_bytes()),
+            Kind::Bytes(_) => Ok(self.load_bytes(reference, item)),
+            Kind::Elsewhere(_) => Err(Fail::Refused(Refusal::Busy)),
+            Kind::Tombstone => Ok(Vec::new()),
         }
     }
 
@@ -31,7 +32,7 @@ impl Locked<'_> {
     pub fn append(&mut self, change: &Change<'_>, more: &[u8]) -> Result<(usize, u32), Fail> {
         let (found, now_ms) = self.open(change);
         let (mut value, deadline) = match &found {
-            Some((reference, item)) if item.is_live(now_ms) => (self.text_of(*reference, item), item.deadline),
+            Some((reference, item)) if item.is_live(now_ms) => (self.text_of(*reference, item)?, item.deadline),
             _ => (Vec::new(), 0),
         };
         value.extend_from_slice(more);
@@ -52,9 +53,12 @@ impl Locked<'_> {
         }
         let (found, now_ms) = self.open(change);
         let live = found.as_ref().filter(|(_, item)| item.is_live(now_ms));
-        let held = live.map(|(reference, item)| self.text_of(*reference, item));
         let there = live.map(|(reference, _)| *reference);
-        if held.as_deref() != expected {
+        let as_expected = match (live, expected) {
+            (Some((reference, item)), Some(expected)) => self.text_of(*reference, item)? == expected,
+            (live, expected) => live.is_none() && expected.is_none(),
+        };
+        if !as_expected {
             self.unclaim();
             return Ok((false, there));
         }

@@ -249,6 +249,16 @@ impl Store {
     /// process holds its shard). Bounded work per
     /// call: a page may be empty and still have a next.
     pub fn scan(&self, cursor: u64, max_bytes: usize, filter: &dyn Fn(Key<'_>) -> bool) -> (Vec<Copy>, Option<u64>) {
+        self.scan_up_to(cursor, max_bytes, &|key| filter(key).then_some(u32::MAX))
+    }
+
+    /// The same, with values of more bytes than `whole_max` says for the key (`None`: left out) as stubs.
+    pub fn scan_up_to(
+        &self,
+        cursor: u64,
+        max_bytes: usize,
+        whole_max: &dyn Fn(Key<'_>) -> Option<u32>,
+    ) -> (Vec<Copy>, Option<u64>) {
         const PAGES_PER_CALL: usize = 256;
         let area = &self.inner.area;
         let (mut copies, mut bytes, mut stuck) = (Vec::new(), 0, Stuck::default());
@@ -258,13 +268,11 @@ impl Store {
                 return (copies, Some((page as u64) << 16));
             }
             for (index, key) in self.keys_of(page, std::mem::take(&mut skip), &mut stuck) {
-                if !filter(key.as_key()) {
-                    continue;
-                }
+                let Some(whole_max) = whole_max(key.as_key()) else { continue };
                 if bytes >= max_bytes {
                     return (copies, Some((page as u64) << 16 | index as u64));
                 }
-                if let Some(state) = self.state(key.as_key()) {
+                if let Some(state) = self.state_up_to(key.as_key(), whole_max) {
                     bytes += 128 + key.as_bytes().len() + size_of_body(&state.body);
                     copies.push(Copy { key, state });
                 }
@@ -302,5 +310,6 @@ fn size_of_body(body: &crate::record::Body) -> usize {
     match body {
         Body::Counter(shares) | Body::Tombstone(shares) => shares.len() * 40,
         Body::Bytes(bytes) => bytes.len(),
+        Body::Elsewhere { .. } => 0,
     }
 }

@@ -19,7 +19,19 @@ pub(super) enum Kind {
     Counter,
     /// This many bytes.
     Bytes(u32),
+    /// A stub: this many bytes, which other hosts keep.
+    Elsewhere(u32),
     Tombstone,
+}
+
+impl Kind {
+    /// How many bytes the value has, here or elsewhere.
+    pub fn len(self) -> Option<u32> {
+        match self {
+            Self::Bytes(len) | Self::Elsewhere(len) => Some(len),
+            Self::Counter | Self::Tombstone => None,
+        }
+    }
 }
 
 /// An entry.
@@ -165,11 +177,12 @@ impl Locked<'_> {
         } else if meta.has(Meta::COUNTER) {
             (Kind::Counter, usize::MAX)
         } else {
-            (Kind::Bytes(value as u32), (value as u64 >> 32) as usize)
+            let kind = if meta.has(Meta::ELSEWHERE) { Kind::Elsewhere } else { Kind::Bytes };
+            (kind(value as u32), (value as u64 >> 32) as usize)
         };
         Item {
             kind,
-            own: if matches!(kind, Kind::Bytes(_)) { 0 } else { value },
+            own: if kind.len().is_some() { 0 } else { value },
             flags: meta.0 & (Meta::DIRTY | Meta::PENDING | Meta::OWN),
             diverged: shape.flags & Shape::DIVERGED != 0,
             deadline: meta.deadline(),
@@ -275,7 +288,7 @@ impl Locked<'_> {
         let (_, old_meta) = unpair(area.pair(reference).load(Ordering::Acquire));
         let meta = old_meta.next(item.deadline, self.meta_flags(item));
         let value = match item.kind {
-            Kind::Bytes(len) => (u64::from(len) | (item.shares.len() as u64) << 32) as i64,
+            Kind::Bytes(len) | Kind::Elsewhere(len) => (u64::from(len) | (item.shares.len() as u64) << 32) as i64,
             Kind::Counter | Kind::Tombstone => item.own,
         };
         if at.is_none() {
@@ -325,6 +338,7 @@ impl Locked<'_> {
         match item.kind {
             Kind::Tombstone => flags,
             Kind::Bytes(_) => flags & !(Meta::OWN | Meta::PENDING) | Meta::LIVE,
+            Kind::Elsewhere(_) => flags & !(Meta::OWN | Meta::PENDING) | Meta::LIVE | Meta::ELSEWHERE,
             Kind::Counter => {
                 let others = item.shares.iter().any(|share| !is_mark(share));
                 flags | Meta::LIVE | Meta::COUNTER | if others { Meta::SHARES } else { 0 }
@@ -337,7 +351,7 @@ impl Locked<'_> {
         let kinds = |meta: Option<Meta>| {
             meta.map_or([0, 0, 0], |meta| {
                 let live = meta.has(Meta::LIVE);
-                [u64::from(live), u64::from(live && !meta.has(Meta::COUNTER)), u64::from(!live)]
+                [u64::from(live), u64::from(meta.has_bytes()), u64::from(!live)]
             })
         };
         let cells = [&self.shard.live, &self.shard.live_bytes, &self.shard.tombstones];
@@ -407,7 +421,8 @@ impl Locked<'_> {
         let body = match item.kind {
             Kind::Counter => Body::Counter(shares()),
             Kind::Tombstone => Body::Tombstone(shares()),
-            Kind::Bytes(_) if !whole => Body::Bytes(bytes::Bytes::new()),
+            Kind::Elsewhere(len) => Body::Elsewhere { len },
+            Kind::Bytes(len) if !whole => Body::Elsewhere { len },
             Kind::Bytes(_) => Body::Bytes(self.load_bytes(reference, item).into()),
         };
         Some(State { term: item.term, stamp: item.stamp, window: item.window, ttl_ms, body })

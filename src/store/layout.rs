@@ -61,7 +61,7 @@ pub(super) struct Shard {
     pub building: AtomicU64,
     /// Chain no longer any entry's, being freed.
     pub freeing: AtomicU64,
-    /// Live entries, those of them that hold bytes, and tombstones.
+    /// Live entries, those of them that hold bytes (stubs do not), and tombstones.
     pub live: AtomicU64,
     pub live_bytes: AtomicU64,
     pub tombstones: AtomicU64,

@@ -4,12 +4,16 @@
 //! (term, stamp). A share whose window is known to have ended does not count: windows of the live window's origin that
 //! are older, windows listed in a tombstone, and windows under a mark (a share whose sequence has the top bit set),
 //! which an owner leaves when a new window follows one of another origin. Marks travel in the owner's states only.
+//!
+//! Bytes of one window and one length are the same bytes. So a stub never takes away bytes that are still the key's,
+//! and whole bytes complete a stub of theirs, whichever of the two states is newer.
 
 use std::sync::atomic::Ordering;
 
 use super::item::{Content, Item, Kind, is_mark};
 use super::layout::{Meta, shard_of};
 use super::shard::Locked;
+use super::sweep::Room;
 use super::{Applied, Fail, Joined, Store, TOMBSTONE_GRACE_MS};
 use crate::record::{Body, Copy, Key, Share, State, Window};
 
@@ -69,10 +73,27 @@ fn adopt_own(item: &mut Item, origin: u64) {
     }
 }
 
+/// Whether both are the same bytes, here or elsewhere.
+fn same_bytes(local: &Item, window: Window, kind: Kind) -> bool {
+    local.window == window && local.kind.len().is_some() && local.kind.len() == kind.len()
+}
+
 enum Verdict<'a> {
     Stale,
     /// The item to write, its content, and how much is lost by it.
     Write(Item, Content<'a>, u64),
+}
+
+/// Two states of the same bytes: the newer one's deadline and stamp, and the bytes of whichever has them.
+fn completed<'a>(local: &Item, theirs: Item, newer: bool, content: Content<'a>, now_ms: u64) -> Verdict<'a> {
+    let brings = matches!(local.kind, Kind::Elsewhere(_)) && matches!(content, Content::Bytes(_));
+    if !(newer || brings && local.is_live(now_ms)) {
+        return Verdict::Stale;
+    }
+    let (kind, flags) = (if brings { theirs.kind } else { local.kind }, theirs.flags | local.flags);
+    let head = if newer { &theirs } else { local };
+    let item = Item { kind, flags, shares: local.shares.clone(), ..head.clone() };
+    Verdict::Write(item, if brings { content } else { Content::Keep }, 0)
 }
 
 impl Locked<'_> {
@@ -88,6 +109,7 @@ impl Locked<'_> {
             Body::Counter(shares) => (Kind::Counter, shares.as_slice(), Content::Shares),
             Body::Tombstone(shares) => (Kind::Tombstone, shares.as_slice(), Content::Shares),
             Body::Bytes(bytes) => (Kind::Bytes(bytes.len() as u32), empty, Content::Bytes(bytes)),
+            Body::Elsewhere { len } => (Kind::Elsewhere(*len), empty, Content::Shares),
         };
         let fresh = || Item {
             kind,
@@ -108,6 +130,9 @@ impl Locked<'_> {
         let same = local.window == state.window;
         let order = (state.term, state.stamp).cmp(&(local.term, local.stamp));
         let newer = order.is_gt() || order.is_eq() && (local.diverged || sender_owns && !same);
+        if same_bytes(local, state.window, kind) && !(newer && local.shares.iter().any(|share| share.origin == 0)) {
+            return completed(local, fresh(), newer, content, now_ms);
+        }
         if newer {
             return self.replaced(local, fresh(), content, now_ms);
         }
@@ -156,7 +181,7 @@ impl Locked<'_> {
         let pending = local.has(Meta::PENDING);
         let lost = if pending { local.own_amount(origin) } else { 0 };
         let dirty = local.flags & Meta::DIRTY;
-        if let Kind::Bytes(_) = item.kind {
+        if item.kind.len().is_some() {
             // Nothing can be added to bytes.
             return Verdict::Write(item, content, lost);
         }
@@ -257,7 +282,7 @@ impl Locked<'_> {
             let same = item.window == state.window;
             if same { expired || item.kind != Kind::Counter } else { ended(item, state.window) }
         });
-        let bytes = local.as_ref().is_some_and(|item| matches!(item.kind, Kind::Bytes(_)) && !expired);
+        let bytes = local.as_ref().is_some_and(|item| item.kind.len().is_some() && !expired);
         if over || bytes || state.ttl_ms == Some(0) {
             self.unclaim();
             let told = found.zip(local).and_then(|(reference, mut item)| {
@@ -364,7 +389,8 @@ impl Store {
         self.observe(&copy.state);
         let key = copy.key.as_key();
         let hash = self.inner.area.hash(key);
-        let applied = self.attempt(hash, |locked| locked.apply(key, hash, &copy.state, sender_owns));
+        let room = if matches!(copy.state.body, Body::Bytes(_)) { Room::Bytes } else { Room::Copies };
+        let applied = self.attempt_for(hash, room, |locked| locked.apply(key, hash, &copy.state, sender_owns));
         applied.unwrap_or(Applied::Full)
     }
 

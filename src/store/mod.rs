@@ -17,6 +17,7 @@ mod merge;
 mod ops;
 mod shard;
 mod slab;
+mod stubs;
 mod sweep;
 mod verify;
 mod words;
@@ -33,6 +34,7 @@ use crate::segment::Segment;
 use layout::{Area, SHARDS};
 
 pub use crate::record::{Fate, Outcome};
+pub use stubs::Held;
 
 /// How long a tombstone is kept, in milliseconds: late copies of what it ended must not bring the key back.
 pub const TOMBSTONE_GRACE_MS: u64 = 600_000;
@@ -79,6 +81,8 @@ pub enum Value<'a> {
     Int(i64),
     /// Bytes.
     Bytes(&'a [u8]),
+    /// This many bytes, of which this host has none.
+    Elsewhere(u32),
 }
 
 /// A key's time to live.
@@ -155,8 +159,7 @@ pub enum Called {
     Done {
         /// Its result.
         outcome: Outcome,
-        /// The key's state afterwards, a tombstone's too; `None`: no such key. After a Set of more than 4 KiB without
-        /// the bytes, which the caller has.
+        /// The key's state afterwards, a tombstone's too; `None`: no such key. Of more than 4 KiB a stub.
         state: Option<State>,
     },
     /// The request was handled before, or voided by [`Store::resolve`]: nothing changed.

@@ -6,11 +6,12 @@ use super::hit::Quick;
 use super::item::{Content, Item, Kind};
 use super::layout::{Meta, Shape, shard_of};
 use super::shard::Locked;
+use super::sweep::Room;
 use super::{Called, Counted, Fail, Op, Outcome, RequestId, Standing, Store, TOMBSTONE_GRACE_MS, Ttl, Value};
 use crate::error::Refusal;
 use crate::record::{Key, Share, State, Window, canonical_integer};
 
-/// Longer bytes do not come back with the answer to the request that set them: the caller has them.
+/// Longer bytes do not come back with the answer to a request: the caller has them, or reads them when it needs them.
 const STATE_BYTES_MAX: u32 = 4096;
 /// How often an operation makes room and tries again.
 const ATTEMPTS: usize = 4;
@@ -185,7 +186,7 @@ impl Locked<'_> {
             return Ok((true, None));
         }
         // The shares stay where they are: a delete needs no memory.
-        let content = if matches!(item.kind, Kind::Bytes(_)) { Content::Drop } else { Content::Keep };
+        let content = if item.kind.len().is_some() { Content::Drop } else { Content::Keep };
         if matches!(content, Content::Drop) {
             item.shares.clear();
         }
@@ -245,19 +246,15 @@ impl Locked<'_> {
             }
         };
         let at_ms = at_ms.unwrap_or_else(|| self.inner.clock.now_ms());
-        let known = matches!(op, Op::Set { .. });
-        let state = reference.and_then(|reference| self.answer_state(reference, at_ms, known));
+        let state = reference.and_then(|reference| self.answer_state(reference, at_ms));
         Ok(Called::Done { outcome, state })
     }
 
-    /// The state of an entry at `now_ms`, for whoever asked for a change of it; `None`: expired. Long bytes that the
-    /// caller `knows`, because it sent them, are left empty.
-    pub fn answer_state(&self, reference: u32, now_ms: u64, knows: bool) -> Option<State> {
+    /// The state of an entry at `now_ms`, for whoever asked for a change of it; `None`: expired. Long bytes are left out.
+    pub fn answer_state(&self, reference: u32, now_ms: u64) -> Option<State> {
         let item = self.load(reference);
-        if knows && matches!(item.kind, Kind::Bytes(len) if len > STATE_BYTES_MAX) {
-            return self.state_with(reference, &item, now_ms, false);
-        }
-        self.state_of(reference, &item, now_ms)
+        let whole = item.kind.len().is_none_or(|len| len <= STATE_BYTES_MAX);
+        self.state_with(reference, &item, now_ms, whole)
     }
 
     /// Reads under the lock.
@@ -270,6 +267,9 @@ impl Locked<'_> {
         if item.kind == Kind::Counter {
             let value = item.foreign() + i128::from(item.own);
             return Some(Read::Int(value.clamp(i64::MIN.into(), i64::MAX.into()) as i64));
+        }
+        if let Kind::Elsewhere(len) = item.kind {
+            return Some(Read::Elsewhere(len));
         }
         let cell = self.area.word(reference, 7);
         let mut shape = Shape::decode(cell.load(Ordering::Relaxed));
@@ -284,6 +284,7 @@ impl Locked<'_> {
 enum Read {
     Int(i64),
     Bytes(Vec<u8>),
+    Elsewhere(u32),
 }
 
 impl Store {
@@ -291,6 +292,16 @@ impl Store {
     pub(super) fn attempt<R>(
         &self,
         hash: u64,
+        attempt: impl FnMut(&mut Locked<'_>) -> Result<R, Fail>,
+    ) -> Result<R, Fail> {
+        self.attempt_for(hash, Room::Own, attempt)
+    }
+
+    /// The same, making room from what may give way to it.
+    pub(super) fn attempt_for<R>(
+        &self,
+        hash: u64,
+        room: Room,
         mut attempt: impl FnMut(&mut Locked<'_>) -> Result<R, Fail>,
     ) -> Result<R, Fail> {
         let index = shard_of(hash);
@@ -301,7 +312,7 @@ impl Store {
                 Err(Fail::Need { class, pages }) => {
                     drop(locked);
                     last = Some(Fail::Need { class, pages });
-                    if !self.inner.reclaim(index, class, pages) {
+                    if !self.inner.reclaim(index, class, pages, room) {
                         break;
                     }
                 }
@@ -378,7 +389,7 @@ impl Store {
                 let refusal = if let Fail::Refused(refusal) = fail { refusal } else { Refusal::MemoryFull };
                 let state = self.inner.lock(shard_of(change.hash)).ok().and_then(|locked| {
                     let reference = locked.find(key, change.hash)?;
-                    locked.answer_state(reference, self.inner.clock.now_ms(), false)
+                    locked.answer_state(reference, self.inner.clock.now_ms())
                 });
                 Called::Done { outcome: Outcome::Refused(refusal), state }
             }
@@ -397,6 +408,7 @@ impl Store {
         Ok(read.map(|read| match read {
             Read::Int(value) => f(Value::Int(value)),
             Read::Bytes(bytes) => f(Value::Bytes(&bytes)),
+            Read::Elsewhere(len) => f(Value::Elsewhere(len)),
         }))
     }
 
@@ -420,10 +432,16 @@ impl Store {
     /// The complete state of a key, a tombstone's too, the own share with a fresh sequence; `None`: unknown, expired,
     /// or its shard is held by a stopped process.
     pub fn state(&self, key: Key<'_>) -> Option<State> {
+        self.state_up_to(key, u32::MAX)
+    }
+
+    /// The same, but a value of more than `whole_max` bytes as a stub.
+    pub fn state_up_to(&self, key: Key<'_>, whole_max: u32) -> Option<State> {
         let hash = self.inner.area.hash(key);
         let locked = self.inner.lock(shard_of(hash)).ok()?;
         let reference = locked.find(key, hash)?;
         let item = locked.load(reference);
-        locked.state_of(reference, &item, self.inner.clock.now_ms())
+        let whole = item.kind.len().is_none_or(|len| len <= whole_max);
+        locked.state_with(reference, &item, self.inner.clock.now_ms(), whole)
     }
 }

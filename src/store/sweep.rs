@@ -3,23 +3,50 @@
 use std::sync::atomic::Ordering;
 
 use super::drain::Stuck;
+use super::item::{Content, Kind};
 use super::layout::{Meta, Shape, unpair};
 use super::shard::Locked;
-use super::{Inner, Standing, Stats, Store, Swept};
+use super::{Fail, Inner, Standing, Stats, Store, Swept, TOMBSTONE_GRACE_MS};
+use crate::error::Refusal;
+use crate::placement;
 use crate::record::Key;
+use crate::segment::table::Owner;
 
 /// Pages that one attempt to make room looks at.
 const RECLAIM_PAGES: usize = 512;
 /// Pages that it passes over, at most, to find them.
 const STEPS_MAX: usize = 1 << 16;
 
+/// What room is made for, and so what may give way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// A write that this host makes: other byte values, unless they were read since the last visit.
+    Own,
+    /// Copies that every host keeps: bytes of other owners' values, which can be read there.
+    Copies,
+    /// The bytes of a copy: nothing, since the bytes of others are worth as much.
+    Bytes,
+}
+
 /// What a visit to a page may free.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Visit {
     /// What has expired, and old tombstones.
     Sweep,
-    /// Byte values as well, unless they were read since the last visit.
-    Evict,
+    /// What may give way to an object of this class as well.
+    Evict { class: usize, room: Room },
+}
+
+/// Whose an entry is, as eviction sees it.
+enum Whose {
+    /// Nobody else has it, or nobody could be asked: what goes is gone.
+    Alone,
+    /// This host's since this term: what goes is deleted everywhere.
+    Own(u64),
+    /// Another host's: its bytes can be read there.
+    Others,
+    /// Changing hands.
+    Moving,
 }
 
 impl Locked<'_> {
@@ -50,16 +77,11 @@ impl Locked<'_> {
             if meta.expired(|| now_ms) {
                 self.expire_entry(reference, meta);
                 freed += 1;
-            } else if visit == Visit::Evict && meta.has(Meta::LIVE) && !meta.has(Meta::COUNTER) {
-                let cell = self.area.word(reference, 7);
-                let mut shape = Shape::decode(cell.load(Ordering::Relaxed));
-                if shape.flags & Shape::REFERENCED != 0 && shape.flags & Shape::DIVERGED == 0 {
-                    shape.flags &= !Shape::REFERENCED;
-                    cell.store(shape.encode(), Ordering::Relaxed);
-                    continue;
-                }
-                self.free_entry(reference);
-                metrics.evictions.fetch_add(1, Ordering::Relaxed);
+            } else if let Visit::Evict { class: wanted, room } = visit
+                && !meta.has(Meta::COUNTER)
+                && self.evict(reference, meta, room, wanted == class)
+            {
+                metrics.evictions.fetch_add(u64::from(meta.has_bytes()), Ordering::Relaxed);
                 freed += 1;
             } else {
                 continue;
@@ -69,6 +91,85 @@ impl Locked<'_> {
             }
         }
         freed
+    }
+
+    /// Makes an entry that is no counter give way, if it may: its bytes, or (`same_class`: that would help) all of it.
+    fn evict(&mut self, reference: u32, meta: Meta, room: Room, same_class: bool) -> bool {
+        let cell = self.area.word(reference, 7);
+        let mut shape = Shape::decode(cell.load(Ordering::Relaxed));
+        let mut bytes = Vec::new();
+        let namespace_len = self.area.read_key(reference, &mut bytes);
+        let (namespace, name) = bytes.split_at(namespace_len);
+        let key = Key { namespace, name };
+        let whose = self.whose(key);
+        if !meta.has(Meta::LIVE) {
+            // What says that a value was evicted may go once that has been sent.
+            let told = shape.flags & Shape::REFERENCED == 0 && !meta.has(Meta::DIRTY);
+            if told && same_class && room == Room::Own {
+                self.free_entry(reference);
+                return true;
+            }
+            return false;
+        }
+        let may = match whose {
+            Whose::Alone | Whose::Own(_) => room == Room::Own && meta.has_bytes(),
+            Whose::Others => room != Room::Bytes && (meta.has_bytes() || same_class),
+            Whose::Moving => false,
+        };
+        if !may {
+            return false;
+        }
+        if shape.flags & Shape::REFERENCED != 0 && shape.flags & Shape::DIVERGED == 0 {
+            shape.flags &= !Shape::REFERENCED;
+            cell.store(shape.encode(), Ordering::Relaxed);
+            return false;
+        }
+        let hash = self.area.hash(key);
+        match whose {
+            Whose::Own(term) => self.delete_evicted(reference, key, hash, term).is_ok(),
+            Whose::Others if meta.has_bytes() && shape.flags & Shape::DIVERGED == 0 => {
+                self.stub(reference, key, hash).is_ok()
+            }
+            _ => {
+                self.free_entry(reference);
+                if matches!(whose, Whose::Others) {
+                    self.area.segment().table().dropped_copy();
+                }
+                true
+            }
+        }
+    }
+
+    fn whose(&self, key: Key<'_>) -> Whose {
+        if !self.inner.options.clustered {
+            return Whose::Alone;
+        }
+        let table = self.area.segment().table();
+        match table.ownership(placement::slot(key.name)) {
+            (Owner::Nobody, _) => Whose::Alone,
+            (Owner::Frozen, _) => Whose::Moving,
+            (Owner::Member(index), term) if Some(index) == table.self_index() => Whose::Own(term),
+            (Owner::Member(_), _) => Whose::Others,
+        }
+    }
+
+    /// The owner's eviction of a value is its delete: no copy of it may outlive it.
+    fn delete_evicted(&mut self, reference: u32, key: Key<'_>, hash: u64, term: u64) -> Result<(), Fail> {
+        let mut item = self.load(reference);
+        if item.term > term {
+            return Err(Fail::Refused(Refusal::Busy));
+        }
+        (item.kind, item.diverged) = (Kind::Tombstone, false);
+        item.shares.clear();
+        item.deadline = (self.inner.clock.now_ms() + TOMBSTONE_GRACE_MS).min(Meta::DEADLINE_MAX);
+        (item.term, item.stamp) = (term, self.inner.hlc());
+        item.flags = Meta::DIRTY;
+        self.save(key, hash, Some(reference), &item, Content::Drop, None)?;
+        let cell = self.area.word(reference, 7);
+        let mut shape = Shape::decode(cell.load(Ordering::Relaxed));
+        shape.flags &= !Shape::REFERENCED;
+        cell.store(shape.encode(), Ordering::Relaxed);
+        Ok(())
     }
 
     fn expire_entry(&mut self, reference: u32, meta: Meta) {
@@ -85,7 +186,7 @@ impl Locked<'_> {
 impl Inner {
     /// Makes room for an object of `class` in `shard`, or `pages` in the pool. Whether a retry makes sense. No lock is
     /// held by the caller.
-    pub(super) fn reclaim(&self, shard: usize, class: usize, pages: usize) -> bool {
+    pub(super) fn reclaim(&self, shard: usize, class: usize, pages: usize, room: Room) -> bool {
         let area = &self.area;
         if pages > area.page_count {
             return false;
@@ -112,7 +213,7 @@ impl Inner {
                 if enough(&locked) {
                     return true;
                 }
-                locked.visit(page, Visit::Evict, enough);
+                locked.visit(page, Visit::Evict { class, room }, enough);
                 if enough(&locked) {
                     return true;
                 }

@@ -96,7 +96,7 @@ impl Store {
                 ensure!(!meta.has(Meta::CLAIMED), "{reference} is claimed");
                 let live = meta.has(Meta::LIVE);
                 counts[0] += u64::from(live);
-                counts[1] += u64::from(live && !meta.has(Meta::COUNTER));
+                counts[1] += u64::from(meta.has_bytes());
                 counts[2] += u64::from(!live);
                 let item = locked.load(reference);
                 let shares = item.shares.len() * 40;

@@ -50,6 +50,8 @@ impl Meta {
     pub const CLAIMED: u64 = 1 << 42;
     /// Shares of others count too: the value alone is not the answer.
     pub const SHARES: u64 = 1 << 43;
+    /// With LIVE, without COUNTER: a stub, whose bytes are kept by other hosts.
+    pub const ELSEWHERE: u64 = Self::SHARES;
     /// Changed since it was last drained.
     pub const DIRTY: u64 = 1 << 44;
     /// An own share that no owner has acknowledged.
@@ -65,6 +67,11 @@ impl Meta {
 
     pub fn deadline(self) -> u64 {
         self.0 & Self::DEADLINE_MAX
+    }
+
+    /// Whether these are bytes that this host has.
+    pub fn has_bytes(self) -> bool {
+        self.0 & (Self::LIVE | Self::COUNTER | Self::ELSEWHERE) == Self::LIVE
     }
 
     pub fn expired(self, now_ms: impl FnOnce() -> u64) -> bool {
@@ -98,7 +105,7 @@ pub(super) struct Shape {
 impl Shape {
     /// A degraded set, delete or expire changed this copy.
     pub const DIVERGED: u8 = 1;
-    /// Read since the clock hand passed.
+    /// Read since the clock hand passed. Of a tombstone: not made by eviction.
     pub const REFERENCED: u8 = 2;
 
     pub fn decode(word: u64) -> Self {

@@ -13,12 +13,14 @@ const CAPACITY_FIRST: usize = 1_024;
 const COUNTER: u8 = 0;
 const BYTES: u8 = 1;
 const TOMBSTONE: u8 = 2;
+const ELSEWHERE: u8 = 3;
 
 /// Least bytes of a share, a state and a copy: what a list's count is checked against.
 pub(super) const SHARE_LEN: usize = 8 + WINDOW_LEN + 8 + 8;
 const WINDOW_LEN: usize = 16;
 const STATE_LEN_MIN: usize = 8 + 8 + WINDOW_LEN + 1 + 1 + 4;
-pub(super) const COPY_LEN_MIN: usize = 1 + 2 + 1 + STATE_LEN_MIN;
+pub(super) const KEY_LEN_MIN: usize = 1 + 2 + 1;
+pub(super) const COPY_LEN_MIN: usize = KEY_LEN_MIN + STATE_LEN_MIN;
 
 /// Reads the fields of one message off its frame, without copying bytes.
 pub(super) struct Reader {
@@ -141,6 +143,7 @@ impl Reader {
                 COUNTER => Body::Counter(self.list(SHARE_LEN, Self::share)?),
                 BYTES => Body::Bytes(self.blob()?),
                 TOMBSTONE => Body::Tombstone(self.list(SHARE_LEN, Self::share)?),
+                ELSEWHERE => Body::Elsewhere { len: self.u32()? },
                 _ => return Err(self.invalid("body")),
             },
         })
@@ -232,6 +235,10 @@ pub(super) fn put_state(out: &mut BytesMut, state: &State) {
         Body::Tombstone(shares) => {
             out.put_u8(TOMBSTONE);
             put_list(out, shares, put_share);
+        }
+        Body::Elsewhere { len } => {
+            out.put_u8(ELSEWHERE);
+            out.put_u32_le(*len);
         }
     }
 }

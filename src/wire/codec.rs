@@ -7,10 +7,12 @@ use bytes::{BufMut, BytesMut};
 
 use super::WireError;
 use super::body::{
-    COPY_LEN_MIN, Reader, put_blob, put_copy, put_key, put_list, put_option, put_state, put_text, put_ttl,
+    COPY_LEN_MIN, KEY_LEN_MIN, Reader, put_blob, put_copy, put_key, put_list, put_option, put_state, put_text, put_ttl,
 };
 use super::frame::{Frame, encode_frame};
-use super::message::{AppliedIds, Batch, Call, Fate, Homecoming, Op, Outcome, Reply, Request, Response, SlotRange};
+use super::message::{
+    AppliedIds, Batch, Call, Fate, Homecoming, Op, Outcome, Reply, Request, Response, SlotRange, Wants,
+};
 use crate::record::KeyBuf;
 
 /// Most copies in a [`Request::Share`] and most answers in its response, whose smallest takes one byte on the wire
@@ -34,6 +36,7 @@ mod kind {
     pub const SET_NX: u8 = 0x0e;
     pub const APPEND: u8 = 0x0f;
     pub const CAS: u8 = 0x10;
+    pub const FETCH: u8 = 0x11;
 
     pub const PONG: u8 = 0x81;
     pub const REPLY: u8 = 0x82;
@@ -55,16 +58,20 @@ pub fn encode_request(id: u64, request: &Request, out: &mut BytesMut) {
         Request::Call(call) => encode_call(id, call, out),
         Request::Replicate(batch) => encode_frame(kind::REPLICATE, id, out, |out| {
             out.put_u64_le(batch.position);
+            out.put_u64_le(batch.after);
             put_list(out, &batch.copies, put_copy);
             put_list(out, &batch.applied, |out, applied| {
                 out.put_u64_le(applied.stream);
                 put_ids(out, &applied.ids);
             });
         }),
-        Request::Sync { cursor, slots } => encode_frame(kind::SYNC, id, out, |out| {
+        Request::Sync { cursor, slots, owned, wants } => encode_frame(kind::SYNC, id, out, |out| {
             out.put_u64_le(*cursor);
             put_slots(out, slots);
+            out.put_u8((*owned).into());
+            put_wants(out, wants.as_ref());
         }),
+        Request::Fetch { keys } => encode_frame(kind::FETCH, id, out, |out| put_list(out, keys, put_key)),
         Request::Claim { slots, synced_to } => encode_frame(kind::CLAIM, id, out, |out| {
             out.put_u64_le(*synced_to);
             put_slots(out, slots);
@@ -114,7 +121,10 @@ fn encode_call(id: u64, Call { key, op }: &Call, out: &mut BytesMut) {
             put_key(out, key);
             put_ttl(out, *ttl_ms);
         }),
-        Op::Get => encode_frame(kind::GET, id, out, |out| put_key(out, key)),
+        Op::Get { bytes } => encode_frame(kind::GET, id, out, |out| {
+            put_key(out, key);
+            out.put_u8((*bytes).into());
+        }),
     }
 }
 
@@ -150,13 +160,15 @@ pub fn decode_request(frame: Frame) -> Result<(u64, Request), WireError> {
         }),
         kind::DEL => call(r.key()?, Op::Del),
         kind::EXPIRE => call(r.key()?, Op::Expire { ttl_ms: r.option(Reader::u64)? }),
-        kind::GET => call(r.key()?, Op::Get),
+        kind::GET => call(r.key()?, Op::Get { bytes: r.flag()? }),
         kind::REPLICATE => Request::Replicate(Batch {
             position: r.u64()?,
+            after: r.u64()?,
             copies: r.list(COPY_LEN_MIN, Reader::copy)?,
             applied: r.list(12, |r| Ok(AppliedIds { stream: r.u64()?, ids: ids(r)? }))?,
         }),
-        kind::SYNC => Request::Sync { cursor: r.u64()?, slots: slots(r)? },
+        kind::SYNC => Request::Sync { cursor: r.u64()?, slots: slots(r)?, owned: r.flag()?, wants: wants(r)? },
+        kind::FETCH => Request::Fetch { keys: r.list(KEY_LEN_MIN, Reader::key)? },
         kind::CLAIM => {
             let synced_to = r.u64()?;
             Request::Claim { slots: slots(r)?, synced_to }
@@ -193,7 +205,7 @@ pub fn encode_response(id: u64, response: &Response, out: &mut BytesMut) {
         Response::Voided => encode_frame(kind::VOIDED, id, out, |_| ()),
         Response::Acked { position, full } => encode_frame(kind::ACKED, id, out, |out| {
             out.put_u64_le(*position);
-            out.put_u32_le(*full);
+            put_list(out, full, |out, place| out.put_u32_le(*place));
         }),
         Response::Page { copies, next } => encode_frame(kind::PAGE, id, out, |out| {
             put_list(out, copies, put_copy);
@@ -234,7 +246,7 @@ pub fn decode_response(frame: Frame) -> Result<(u64, Response), WireError> {
         }
         kind::NOT_OWNER => Response::NotOwner { owner: r.option(Reader::text)?, term: r.u64()? },
         kind::VOIDED => Response::Voided,
-        kind::ACKED => Response::Acked { position: r.u64()?, full: r.u32()? },
+        kind::ACKED => Response::Acked { position: r.u64()?, full: r.list(4, Reader::u32)? },
         kind::PAGE => Response::Page { copies: r.list(COPY_LEN_MIN, Reader::copy)?, next: r.option(Reader::u64)? },
         kind::CLAIMED => Response::Claimed { term: r.u64()?, released: slots(r)? },
         kind::DONE => Response::Done,
@@ -286,6 +298,26 @@ fn slots(r: &mut Reader) -> Result<Vec<SlotRange>, WireError> {
             _ => Err(r.invalid("slot range")),
         }
     })
+}
+
+fn put_wants(out: &mut BytesMut, wants: Option<&Wants>) {
+    match wants {
+        None => out.put_u8(0),
+        Some(Wants::All) => out.put_u8(1),
+        Some(Wants::Slots(slots)) => {
+            out.put_u8(2);
+            put_slots(out, slots);
+        }
+    }
+}
+
+fn wants(r: &mut Reader) -> Result<Option<Wants>, WireError> {
+    match r.u8()? {
+        0 => Ok(None),
+        1 => Ok(Some(Wants::All)),
+        2 => Ok(Some(Wants::Slots(slots(r)?))),
+        _ => Err(r.invalid("wants")),
+    }
 }
 
 fn put_outcome(out: &mut BytesMut, outcome: &Outcome) {

@@ -60,7 +60,11 @@ pub enum Op {
         ttl_ms: Option<u64>,
     },
     /// Reads the key's state.
-    Get,
+    Get {
+        /// With the bytes of a value. Without them the state may be a stub, which knows whether the key is there and
+        /// until when.
+        bytes: bool,
+    },
 }
 
 /// What became of a [`Call`].
@@ -78,8 +82,11 @@ pub struct Reply {
 /// One batch of replication from an owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// Counts the batches of one sender generation from 1; a gap makes the receiver pull.
+    /// Counts the batches of one sender generation from 1.
     pub position: u64,
+    /// Position of the batch before this one that was for this receiver too; a receiver that has not come so far has
+    /// missed something, and pulls.
+    pub after: u64,
     /// The latest state of each changed key.
     pub copies: Vec<Copy>,
     /// Request ids whose effect is in `copies` or in an earlier batch.
@@ -93,6 +100,15 @@ pub struct AppliedIds {
     pub stream: u64,
     /// The ids.
     pub ids: Vec<u64>,
+}
+
+/// What a receiver wants to be sent from now on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wants {
+    /// Every key; large values it does not back up as stubs.
+    All,
+    /// What is in these slots, whole, and nothing else.
+    Slots(Vec<SlotRange>),
 }
 
 /// A run of slots: first and how many.
@@ -126,12 +142,22 @@ pub enum Request {
     Call(Call),
     /// Copies from an owner.
     Replicate(Batch),
-    /// A page of copies: of the slots the receiver owns, or of `slots` whoever owns them.
+    /// A page of copies. Large values come as stubs, unless the sender backs them up by the receiver's view or has
+    /// asked for slots.
     Sync {
         /// 0 first, then what the last page said.
         cursor: u64,
-        /// Empty: those the receiver owns.
+        /// Of these slots; empty: of all.
         slots: Vec<SlotRange>,
+        /// Of those of them that the receiver owns; otherwise what it has, whoever owns them.
+        owned: bool,
+        /// What the sender wants in batches from now on; `None`: nothing changes.
+        wants: Option<Wants>,
+    },
+    /// The whole bytes of these keys, of those that the receiver has: as many as fit, in order.
+    Fetch {
+        /// The keys.
+        keys: Vec<KeyBuf>,
     },
     /// The sender should own these slots now: hand them over.
     Claim {
@@ -183,14 +209,14 @@ pub enum Response {
     Acked {
         /// The batch's position.
         position: u64,
-        /// How many of its copies found no room.
-        full: u32,
+        /// Which of its copies found no room, by their place in it.
+        full: Vec<u32>,
     },
-    /// To Sync.
+    /// To Sync and Fetch.
     Page {
         /// The copies.
         copies: Vec<Copy>,
-        /// Cursor of the next page; `None`: this was the last.
+        /// Cursor of the next page, or how many of the keys were looked at; `None`: this was the last, or all were.
         next: Option<u64>,
     },
     /// To Claim: the receiver does not own any of the slots (any more), and the sender has all that it had in them.

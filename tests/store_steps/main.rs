@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ephpm_kv::clock::Clock;
 use ephpm_kv::record::{Body, Copy, Key, KeyBuf, Share, State, Window};
 use ephpm_kv::segment::Segment;
+use ephpm_kv::segment::table::{Owner, SLOTS};
 use ephpm_kv::store::{Called, Fate, Op, RequestId, Standing, Store, StoreOptions, Value};
 use tracer::{Path, Stop, Traced};
 
@@ -30,6 +31,7 @@ impl World {
         let copy = |value: Value<'_>| match value {
             Value::Int(value) => value.to_string().into_bytes(),
             Value::Bytes(bytes) => bytes.to_vec(),
+            Value::Elsewhere(len) => format!("{len} elsewhere").into_bytes(),
         };
         self.store.read(KEY, copy).unwrap()
     }
@@ -88,6 +90,12 @@ fn fill(world: &World) {
         }
     }
     panic!("nothing had to be evicted");
+}
+
+fn own_everything(world: &World) {
+    let table = world.store.segment().table();
+    table.set_self_index(Some(0));
+    (0..SLOTS as u16).for_each(|slot| table.set_owner(slot, Owner::Member(0), 1 << 32));
 }
 
 fn foreign(world: &World, amount: i64) -> Copy {
@@ -193,6 +201,39 @@ fn cases() -> Vec<Case> {
                 }
                 either(world, Some(b"5"), Some(&BIG))
             },
+        },
+        Case {
+            name: "evict in a cluster",
+            clustered: true,
+            prepare: |world| {
+                own_everything(world);
+                world.store.set(KEY, b"5", None, OWNER).unwrap();
+                fill(world);
+            },
+            act: |world| {
+                let _ = world.store.set(KEY, &BIG, None, OWNER);
+            },
+            happened: |world| {
+                for name in fillers() {
+                    let state = world.store.state(filler(&name)).map(|state| state.body);
+                    if !matches!(&state, None | Some(Body::Tombstone(_)))
+                        && state != Some(Body::Bytes(FILLER[..].into()))
+                    {
+                        return Err(format!("{name} is neither there nor deleted"));
+                    }
+                }
+                either(world, Some(b"5"), Some(&BIG))
+            },
+        },
+        Case {
+            name: "let bytes go",
+            clustered: true,
+            prepare: |world| world.store.set(KEY, &BIG, None, OWNER).unwrap(),
+            act: |world| {
+                let (held, _) = world.store.values(0, 0);
+                held.iter().for_each(|held| assert!(world.store.let_go(held)));
+            },
+            happened: |world| either(world, Some(&BIG), Some(b"600 elsewhere")),
         },
         Case {
             name: "another host's request",
@@ -325,6 +366,8 @@ each_killed! {
     killed_in_a_delete: "delete";
     killed_in_a_sweep: "sweep";
     killed_in_an_eviction: "evict";
+    killed_in_an_owners_eviction: "evict in a cluster";
+    killed_letting_bytes_go: "let bytes go";
     killed_in_another_hosts_request: "another host's request";
     killed_in_a_share_coming_home: "share coming home";
 }

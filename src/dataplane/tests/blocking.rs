@@ -86,7 +86,7 @@ fn a_process_of_the_host_calls_its_node() {
         let large = call("k", Op::Set { value: vec![7; 1 << 20].into(), ttl_ms: None });
         assert_eq!(blocking.call(&large, soon()).unwrap(), value(1 << 20));
         let Response::Page { copies, .. } =
-            blocking.call(&Request::Sync { cursor: 1 << 20, slots: vec![] }, soon()).unwrap()
+            blocking.call(&Request::Sync { cursor: 1 << 20, slots: vec![], owned: true, wants: None }, soon()).unwrap()
         else {
             panic!("no page")
         };

@@ -103,7 +103,10 @@ async fn a_peer_that_does_not_read_is_cut_off() {
     let link = node.linked().await;
     let mut raw = Raw::greeted(&node).await;
     // 200 pages of 1 MB: far more than the kernel's buffers and the node's.
-    raw.send(&frames((1..=200).map(|id| (id, Request::Sync { cursor: 1_000_000, slots: vec![] })))).await;
+    raw.send(&frames(
+        (1..=200).map(|id| (id, Request::Sync { cursor: 1_000_000, slots: vec![], owned: true, wants: None })),
+    ))
+    .await;
     let start = std::time::Instant::now();
     until(|| node.handler.gone.lock().len() == 1).await;
     // By the node: the kernel takes 3 s to give up on such a peer.
@@ -119,7 +122,10 @@ async fn a_peer_that_reads_slowly_gets_everything() {
     let limits = Limits { write_buffer_max: 4 << 20, ..limits() };
     let node = Node::start("node", limits).await;
     let mut raw = Raw::greeted(&node).await;
-    raw.send(&frames((1..=60).map(|id| (id, Request::Sync { cursor: 500_000, slots: vec![] })))).await;
+    raw.send(&frames(
+        (1..=60).map(|id| (id, Request::Sync { cursor: 500_000, slots: vec![], owned: true, wants: None })),
+    ))
+    .await;
     for id in 1..=60 {
         let Some((answered, Response::Page { copies, .. })) = raw.response().await else { panic!("cut off") };
         assert_eq!((answered, copies.len()), (id, 1));
@@ -222,7 +228,9 @@ async fn later_answers_are_bounded_and_go_with_their_connection() {
 async fn a_response_that_is_too_long_becomes_an_error() {
     let node = Node::start("node", limits()).await;
     let link = node.linked().await;
-    let Response::Error(text) = ask(&link, Request::Sync { cursor: 3 << 20, slots: vec![] }).await else {
+    let Response::Error(text) =
+        ask(&link, Request::Sync { cursor: 3 << 20, slots: vec![], owned: true, wants: None }).await
+    else {
         panic!("not refused");
     };
     assert_eq!(text, "the response of 3145784 bytes is longer than a frame may be");

@@ -8,7 +8,7 @@ use super::*;
 use crate::error::Refusal;
 use crate::record::{Body, Copy, Share, State, Window};
 
-const REQUESTS: std::ops::RangeInclusive<u8> = 0x01..=0x10;
+const REQUESTS: std::ops::RangeInclusive<u8> = 0x01..=0x11;
 const RESPONSES: std::ops::RangeInclusive<u8> = 0x81..=0x8a;
 
 fn arb_bytes(max: usize) -> impl Strategy<Value = Bytes> {
@@ -37,6 +37,7 @@ fn arb_state() -> impl Strategy<Value = State> {
         arb_shares().prop_map(Body::Counter),
         arb_bytes(40).prop_map(Body::Bytes),
         arb_shares().prop_map(Body::Tombstone),
+        any::<u32>().prop_map(|len| Body::Elsewhere { len }),
     ];
     (any::<u64>(), any::<u64>(), arb_window(), any::<Option<u64>>(), body)
         .prop_map(|(term, stamp, window, ttl_ms, body)| State { term, stamp, window, ttl_ms, body })
@@ -64,15 +65,19 @@ fn arb_request() -> impl Strategy<Value = Request> {
             .prop_map(|(expected, new, ttl_ms)| Op::Cas { expected, new, ttl_ms }),
         Just(Op::Del),
         any::<Option<u64>>().prop_map(|ttl_ms| Op::Expire { ttl_ms }),
-        Just(Op::Get),
+        any::<bool>().prop_map(|bytes| Op::Get { bytes }),
     ];
+    let wants = prop_oneof![Just(Wants::All), arb_slots().prop_map(Wants::Slots)];
     let applied = (any::<u64>(), vec(any::<u64>(), 0..5)).prop_map(|(stream, ids)| AppliedIds { stream, ids });
     prop_oneof![
         Just(Request::Ping),
         (arb_key(), op).prop_map(|(key, op)| call(key, op)),
-        (any::<u64>(), arb_copies(), vec(applied, 0..3))
-            .prop_map(|(position, copies, applied)| Request::Replicate(Batch { position, copies, applied })),
-        (any::<u64>(), arb_slots()).prop_map(|(cursor, slots)| Request::Sync { cursor, slots }),
+        (any::<u64>(), any::<u64>(), arb_copies(), vec(applied, 0..3)).prop_map(
+            |(position, after, copies, applied)| Request::Replicate(Batch { position, after, copies, applied })
+        ),
+        (any::<u64>(), arb_slots(), any::<bool>(), option::of(wants))
+            .prop_map(|(cursor, slots, owned, wants)| Request::Sync { cursor, slots, owned, wants }),
+        vec(arb_key(), 0..4).prop_map(|keys| Request::Fetch { keys }),
         (arb_slots(), any::<u64>()).prop_map(|(slots, synced_to)| Request::Claim { slots, synced_to }),
         (arb_slots(), any::<u64>()).prop_map(|(slots, term)| Request::Announce { slots, term }),
         arb_copies().prop_map(Request::Share),
@@ -101,7 +106,7 @@ fn arb_response() -> impl Strategy<Value = Response> {
             .prop_map(|(outcome, state, degraded)| Response::Reply(Reply { outcome, state, degraded })),
         (option::of(".{0,20}"), any::<u64>()).prop_map(|(owner, term)| Response::NotOwner { owner, term }),
         Just(Response::Voided),
-        any::<(u64, u32)>().prop_map(|(position, full)| Response::Acked { position, full }),
+        (any::<u64>(), vec(any::<u32>(), 0..4)).prop_map(|(position, full)| Response::Acked { position, full }),
         (arb_copies(), any::<Option<u64>>()).prop_map(|(copies, next)| Response::Page { copies, next }),
         (any::<u64>(), arb_slots()).prop_map(|(term, released)| Response::Claimed { term, released }),
         Just(Response::Done),
@@ -278,15 +283,20 @@ fn byte_counts_are_pinned() {
     assert_eq!(HEADER_LEN, 13);
     assert_eq!(request_len(Request::Ping), 0);
     assert_eq!(request_len(call(key(b"k"), Op::Incr { deltas: vec![1], ttl_ms: None })), 3 + 1 + 1 + 4 + 8);
-    assert_eq!(request_len(call(key(b"k"), Op::Get)), 3 + 1);
+    assert_eq!(request_len(call(key(b"k"), Op::Get { bytes: true })), 3 + 1 + 1);
     let everything = vec![SlotRange { first: 0, count: 16_384 }];
     assert_eq!(request_len(Request::Claim { slots: everything, synced_to: 1 }), 8 + 4 + 4);
     let state = |body| State { term: 0, stamp: 0, window: Window::default(), ttl_ms: None, body };
     let copy = Copy { key: key(b"k"), state: state(Body::Bytes(Bytes::new())) };
     assert_eq!(request_len(Request::Share(vec![copy.clone()])), 4 + COPY_LEN_MIN);
-    let batch = Batch { position: 1, copies: vec![copy], applied: vec![AppliedIds { stream: 1, ids: vec![1, 2] }] };
-    assert_eq!(request_len(Request::Replicate(batch)), 8 + 4 + COPY_LEN_MIN + 4 + 12 + 16);
-    assert_eq!(response_len(Response::Acked { position: 1, full: 0 }), 12);
+    let stub = Copy { key: key(b"k"), state: state(Body::Elsewhere { len: 1 << 20 }) };
+    assert_eq!(request_len(Request::Share(vec![stub])), 4 + COPY_LEN_MIN);
+    let sync = Request::Sync { cursor: 0, slots: Vec::new(), owned: true, wants: Some(Wants::All) };
+    assert_eq!(request_len(sync), 8 + 4 + 1 + 1);
+    let batch =
+        Batch { position: 1, after: 0, copies: vec![copy], applied: vec![AppliedIds { stream: 1, ids: vec![1, 2] }] };
+    assert_eq!(request_len(Request::Replicate(batch)), 8 + 8 + 4 + COPY_LEN_MIN + 4 + 12 + 16);
+    assert_eq!(response_len(Response::Acked { position: 1, full: vec![3] }), 8 + 4 + 4);
     assert_eq!(response_len(Response::Fates(vec![Fate::Applied; 3])), 4 + 3);
     assert_eq!(response_len(Response::Shares(vec![Homecoming::Full])), 4 + 1);
 }
@@ -294,9 +304,14 @@ fn byte_counts_are_pinned() {
 #[test]
 fn a_count_is_believed_only_as_far_as_the_bytes_go() {
     // Each announces 4 billion items in a few bytes; allocating for them would be the end of the process.
-    for (kind, prefix) in
-        [(kind::SHARE, 0), (kind::SYNC, 8), (kind::CLAIM, 8), (kind::RESOLVE, 8), (kind::REPLICATE, 8)]
-    {
+    for (kind, prefix) in [
+        (kind::SHARE, 0),
+        (kind::FETCH, 0),
+        (kind::SYNC, 8),
+        (kind::CLAIM, 8),
+        (kind::RESOLVE, 8),
+        (kind::REPLICATE, 16),
+    ] {
         let mut body = vec![0; prefix];
         body.extend_from_slice(&u32::MAX.to_le_bytes());
         body.extend_from_slice(&[0; 100]);
@@ -331,6 +346,8 @@ fn meaningless_fields_are_refused() {
         Err(WireError::Invalid { what: "slot range", .. })
     ));
     assert!(matches!(bad(kind::EXPIRE, b"\0\x01\0k\x02"), Err(WireError::Invalid { what: "flag", .. })));
+    let no_wants = b"\0\0\0\0\0\0\0\0\0\0\0\0\x01\x03";
+    assert!(matches!(bad(kind::SYNC, no_wants), Err(WireError::Invalid { what: "wants", .. })));
     let frame = Frame { kind: kind::ERROR, id: 1, body: Bytes::from_static(b"\x01\0\xff") };
     assert!(matches!(decode_response(frame), Err(WireError::Invalid { what: "text", .. })));
 }
