@@ -72,8 +72,8 @@ pub enum Op {
 pub struct Reply {
     /// The result for the caller.
     pub outcome: Outcome,
-    /// The key's state afterwards, so that the caller's host reads its own write; `None`: no such key. Long bytes that
-    /// the caller sent are left empty in it.
+    /// The key's state afterwards, so that the caller's host reads its own write; `None`: no such key. Long bytes come
+    /// as a stub: the caller has them, or reads them when it needs them.
     pub state: Option<State>,
     /// Answered without the owner.
     pub degraded: bool,
