@@ -29,6 +29,14 @@ impl Clock {
         }
     }
 
+    /// Milliseconds since the machine was started, its sleep included: how long something was not looked at.
+    pub fn since_boot_ms(&self) -> u64 {
+        match self {
+            Self::System => read_ms(libc::CLOCK_BOOTTIME),
+            Self::Manual(hand) => hand.load(Ordering::Relaxed),
+        }
+    }
+
     /// Wall-clock milliseconds since 1970: only the seed of stamps, never a deadline.
     pub fn wall_ms(&self) -> u64 {
         match self {

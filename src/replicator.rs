@@ -3,9 +3,11 @@
 //! A batch is a cut: it holds the states and the ids of the requests whose effect they show. A receiver that sees a
 //! gap in a sender's numbers pulls the sender's keys anew, so a lost batch costs time, never truth.
 
+mod catchup;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -57,6 +59,8 @@ pub struct Replicator {
     peers: Arc<Peers>,
     inner: Mutex<Inner>,
     acked: Notify,
+    /// Pages are refused: this host may have to drop its copies.
+    closed: AtomicBool,
 }
 
 #[derive(Default)]
@@ -86,6 +90,8 @@ struct Sender {
     pulling: bool,
     /// A gap was seen since the pull under way began.
     gap: bool,
+    /// Since when gossip has told of batches that have not come.
+    ahead_since: Option<Instant>,
     /// Changes made without an owner, on this host and up to the last pull that began.
     diverged: u64,
 }
@@ -93,7 +99,7 @@ struct Sender {
 impl Replicator {
     /// Over this host's store and its peers.
     pub fn new(store: Store, peers: Arc<Peers>) -> Self {
-        Self { store, peers, inner: Mutex::default(), acked: Notify::new() }
+        Self { store, peers, inner: Mutex::default(), acked: Notify::new(), closed: AtomicBool::new(false) }
     }
 
     /// Forgets peers that left the view.
@@ -288,8 +294,15 @@ impl Replicator {
         let mut inner = self.inner.lock();
         let known = inner.senders.get(&peer.node_id).is_some_and(|sender| sender.generation == peer.generation);
         if !known {
-            let fresh =
-                Sender { generation: peer.generation, next: 1, synced: false, pulling: false, gap: false, diverged: 0 };
+            let fresh = Sender {
+                generation: peer.generation,
+                next: 1,
+                synced: false,
+                pulling: false,
+                gap: false,
+                ahead_since: None,
+                diverged: 0,
+            };
             inner.senders.insert(peer.node_id.clone(), fresh);
         }
         let Some(sender) = inner.senders.get_mut(&peer.node_id) else {
@@ -401,6 +414,9 @@ impl Replicator {
 
     /// One page for a peer that pulls.
     pub fn page(&self, cursor: u64, slots: &[SlotRange], owned: bool) -> Response {
+        if self.closed.load(Ordering::Acquire) {
+            return Response::Error("away for too long: nothing to pull here".into());
+        }
         let wanted: BTreeSet<u16> = slots.iter().flat_map(slots_of).collect();
         let (copies, next) = self.store.scan(cursor, BATCH_BYTES_MAX, &|key| {
             let slot = placement::slot(key.name);

@@ -8,7 +8,8 @@ use ephpm_kv::error::Refusal;
 use ephpm_kv::record::{Body, Key};
 use ephpm_kv::segment::Segment;
 use ephpm_kv::store::{
-    Called, Drained, Fate, Op, Outcome, RequestId, Standing, Store, StoreOptions, TOMBSTONE_GRACE_MS, Ttl, Value,
+    Called, Drained, Fate, Op, Outcome, RequestId, Standing, Store, StoreOptions, TOMBSTONE_GRACE_MS,
+    TOMBSTONE_GRACE_SHORT_MS, Ttl, Value,
 };
 
 const OWNER: Standing = Standing::Owner { term: 1 << 32 };
@@ -142,6 +143,50 @@ fn tombstones_stay_for_their_grace() {
     while !store.sweep(1_000).round_ended {}
     assert_eq!((store.stats().tombstones, store.stats().bytes_used), (0, 0));
     assert_eq!(store.state(key(b"k")), None);
+    store.verify().unwrap();
+}
+
+#[test]
+fn tombstones_go_sooner_while_nobody_is_away() {
+    let (store, hand) = store(4 << 20, true);
+    let grace = &store.segment().table().tombstone_grace_ms;
+    let sweep_all = || {
+        while !store.sweep(1_000).round_ended {}
+        while !store.sweep(1_000).round_ended {}
+    };
+    for i in 0..100_u32 {
+        store.set(key(&i.to_le_bytes()), b"x", None, OWNER).unwrap();
+        store.del(key(&i.to_le_bytes()), OWNER).unwrap();
+    }
+    grace.store(TOMBSTONE_GRACE_SHORT_MS, Ordering::Relaxed);
+    hand.fetch_add(TOMBSTONE_GRACE_SHORT_MS - 1, Ordering::Relaxed);
+    sweep_all();
+    assert_eq!(store.stats().tombstones, 100);
+    // Somebody has gone: what there is is kept for it.
+    grace.store(TOMBSTONE_GRACE_MS, Ordering::Relaxed);
+    hand.fetch_add(TOMBSTONE_GRACE_SHORT_MS, Ordering::Relaxed);
+    sweep_all();
+    assert_eq!(store.stats().tombstones, 100);
+    grace.store(TOMBSTONE_GRACE_SHORT_MS, Ordering::Relaxed);
+    sweep_all();
+    assert_eq!((store.stats().tombstones, store.stats().bytes_used), (0, 0));
+    store.verify().unwrap();
+}
+
+#[test]
+fn a_storm_of_deletes_does_not_fill_the_memory() {
+    let (store, hand) = store(4 << 20, true);
+    store.segment().table().tombstone_grace_ms.store(1_000, Ordering::Relaxed);
+    // 1,000 a second for ten minutes; at most those of a second or two are kept.
+    for i in 0..600_000_u32 {
+        store.set(key(&i.to_le_bytes()), b"x", None, OWNER).unwrap();
+        store.del(key(&i.to_le_bytes()), OWNER).unwrap();
+        if i % 100 == 0 {
+            hand.fetch_add(100, Ordering::Relaxed);
+            store.sweep(2_000);
+        }
+    }
+    assert!(store.stats().tombstones < 4_000, "{:?}", store.stats());
     store.verify().unwrap();
 }
 

@@ -6,9 +6,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::sighting::{Phase, Sighting, Snapshot};
+use crate::config::testing_number;
 
 /// A member that is gone is remembered this long, for the quorum, after it was last alive.
 pub const REMEMBER_MS: u64 = 10 * 60 * 1000;
+
+/// [`REMEMBER_MS`], unless a test has to see what happens afterwards.
+pub fn remember_ms() -> u64 {
+    testing_number("EPHPM_KV_TEST_REMEMBER_MS").unwrap_or(REMEMBER_MS)
+}
 
 /// A node with our id that was there before us may be a corpse that gossip still takes for alive; after this time it
 /// is not.
@@ -165,6 +171,7 @@ pub struct Membership {
     known: BTreeMap<String, Known>,
     namesakes: BTreeMap<SocketAddr, Namesake>,
     view: Option<Arc<View>>,
+    remember_ms: u64,
 }
 
 impl Membership {
@@ -178,6 +185,7 @@ impl Membership {
             known: BTreeMap::new(),
             namesakes: BTreeMap::new(),
             view: None,
+            remember_ms: remember_ms(),
         }
     }
 
@@ -217,7 +225,8 @@ impl Membership {
                 known.standing = Standing::Suspect;
             }
         }
-        self.known.retain(|_, known| known.in_view() || now_ms.saturating_sub(known.last_heard_ms) < REMEMBER_MS);
+        let remember_ms = self.remember_ms;
+        self.known.retain(|_, known| known.in_view() || now_ms.saturating_sub(known.last_heard_ms) < remember_ms);
     }
 
     fn observe_namesakes(&mut self, sightings: &[Sighting], now_ms: u64) {
@@ -278,6 +287,12 @@ impl Membership {
         dead.map(|known| suspect(&known.sighting)).collect()
     }
 
+    /// Whether a settled member is away: it may come back with copies of what is deleted meanwhile.
+    pub fn anyone_away(&self, now_ms: u64) -> bool {
+        let remembered = |known: &Known| now_ms.saturating_sub(known.last_heard_ms) < self.remember_ms;
+        self.known.values().any(|known| known.settled && !known.in_view() && remembered(known))
+    }
+
     /// Sets this node's own phase.
     pub fn set_phase(&mut self, phase: Phase) {
         self.phase = phase;
@@ -321,7 +336,8 @@ impl Membership {
 
     fn majority(&self, now_ms: u64) -> bool {
         let mine = (self.phase == Phase::Ready && !self.me.client).then_some((self.me.node_id.as_str(), true));
-        let remembered = |known: &&Known| known.in_view() || now_ms.saturating_sub(known.last_heard_ms) < REMEMBER_MS;
+        let remembered =
+            |known: &&Known| known.in_view() || now_ms.saturating_sub(known.last_heard_ms) < self.remember_ms;
         let others = self.known.values().filter(|known| known.settled).filter(remembered);
         let settled: Vec<(&str, bool)> =
             others.map(|known| (known.sighting.node_id.as_str(), known.in_view())).chain(mine).collect();

@@ -10,6 +10,11 @@ pub mod settings;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+/// A number in the environment that only a build for tests looks at: times that nobody can wait for, mostly.
+pub fn testing_number(name: &str) -> Option<u64> {
+    if cfg!(feature = "testing") { std::env::var(name).ok()?.parse().ok() } else { None }
+}
+
 /// Whether this node owns slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {

@@ -1,9 +1,11 @@
 //! The node: composition root of everything that runs in the background of a host. One per host segment.
 
+mod absence;
 mod leave;
 mod life;
 mod log;
 mod meet;
+mod numbers;
 mod orders;
 mod parts;
 mod serve;

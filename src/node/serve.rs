@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::absence::was_together;
 use super::parts::Node;
 use crate::dataplane::{Answer, Handler, Peer};
 use crate::wire::message::{Request, Response};
@@ -39,6 +40,8 @@ impl Handler for PeerHandler {
             Request::Resolve { stream, ids } => {
                 Answer::Now(Response::Fates(ids.iter().map(|id| node.store.resolve(stream, *id)).collect()))
             }
+            Request::Digest { .. } | Request::Offer(_) => Answer::Now(Response::Error("not compared here".to_string())),
+            Request::Standing => Answer::Now(Response::Standing { together: was_together(node) }),
             Request::Flush { namespace } => {
                 let (node, caller) = (node.clone(), peer.node_id.clone());
                 Answer::Later(Box::pin(async move {

@@ -10,11 +10,14 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
+use super::absence::{self, Absence};
+use super::numbers::{Told, hear_positions, is_apart};
 use super::parts::Node;
 use crate::cluster::{Member, Phase, View, Voice};
 use crate::config::Config;
 use crate::handoff::slots::LEASE_MS;
 use crate::peers::PeerEvent;
+use crate::placement;
 use crate::segment::table::{NodeState, Owner, SLOTS};
 
 /// Deadline of the ping that confirms or refutes a death.
@@ -133,8 +136,20 @@ async fn housekeep(node: Arc<Node>) {
         // Twice the average, so that a round ends within the interval while entries come and go.
         node.store.sweep(SWEEP_STEP_MIN.max((2 * entries / steps) as usize));
         if round.is_multiple_of(5 * SWEEPS_PER_SECOND) {
-            node.store.rescan_dirty();
+            rescan(&node);
         }
+    }
+}
+
+/// Finds what a killed process left unmarked, and shares that are still to go home. A host apart owns most of what it
+/// has counted; that need not be sent again and again.
+fn rescan(node: &Node) {
+    let table = node.segment.table();
+    if table.apart.load(Ordering::Relaxed) == 0 {
+        node.store.rescan_dirty();
+    } else {
+        let mine = |slot| matches!(table.owner(slot), Owner::Member(index) if Some(index) == table.self_index());
+        node.store.rescan(&|key| !mine(placement::slot(key.name)));
     }
 }
 
@@ -172,6 +187,8 @@ async fn follow_membership(node: Arc<Node>, gossip: Arc<dyn Voice>) {
     let mut warned = false;
     let mut member_since = started;
     let mut look_for_lost_at = 0;
+    let mut absence = Absence::new(before.me().client, started, node.store.clock().since_boot_ms());
+    let mut told = Told::default();
     // Suspects with a ping under way.
     let asking = Arc::new(Mutex::new(BTreeSet::new()));
     loop {
@@ -182,12 +199,22 @@ async fn follow_membership(node: Arc<Node>, gossip: Arc<dyn Voice>) {
         }
         let now = node.now_ms();
         let snapshot = snapshots.borrow_and_update().clone();
-        let (view, suspects) = {
+        let (mut view, suspects, anyone_away) = {
             let mut membership = node.membership.lock();
             membership.observe(&snapshot, now);
             let suspects = membership.suspects();
-            (membership.view(now), suspects)
+            (membership.view(now), suspects, membership.anyone_away(now))
         };
+        let table = node.segment.table();
+        let anyone_away = anyone_away || node.replicator.is_anyone_behind();
+        table.tombstone_grace_ms.store(absence.grace_ms(anyone_away, now), Ordering::Relaxed);
+        let since_boot_ms = node.store.clock().since_boot_ms();
+        let strangers = absence.look(table, &view, since_boot_ms);
+        if !*node.leaving.borrow() && (!strangers.is_empty() || absence.keeps_still()) {
+            absence::meet(&node, gossip.as_ref(), &mut absence, strangers).await;
+            view = node.membership.lock().view(now);
+            (before, settled_since) = (node.peers.view(), now);
+        }
         // A namesake is judged by gossip alone: it would refuse the connection of a node with its own id.
         for suspect in suspects.into_iter().filter(|suspect| !view.is_me(&suspect.node_id)) {
             if !asking.lock().insert(suspect.node_id.clone()) {
@@ -224,11 +251,16 @@ async fn follow_membership(node: Arc<Node>, gossip: Arc<dyn Voice>) {
         }
         if view.me().phase == Phase::Joining
             && view.refused.is_none()
+            && !absence.keeps_still()
             && may_be_ready(&node, &view, now - settled_since)
         {
+            absence::confirm(&node, &mut absence).await;
+            absence.joined(table, &view, is_apart(&snapshot, &view));
             node.membership.lock().set_phase(Phase::Ready);
             gossip.set_phase(Phase::Ready).await;
         }
+        told.tell(&node, gossip.as_ref()).await;
+        hear_positions(&node, &view, &snapshot);
         if view.me().phase != Phase::Ready {
             member_since = now;
         }
@@ -238,7 +270,9 @@ async fn follow_membership(node: Arc<Node>, gossip: Arc<dyn Voice>) {
             tracing::warn!(join = seeds.join(","), "no node of ephpm_kv.join answers: counting alone (degraded)");
         }
         warned &= !view.joined;
-        publish(&node, &view, now, now - member_since);
+        if publish(&node, &view, now, now - member_since) {
+            absence.together(table, &view, since_boot_ms);
+        }
     }
 }
 
@@ -282,7 +316,8 @@ fn may_be_ready(node: &Node, view: &View, settled_for_ms: u64) -> bool {
     view.joined && settled_for_ms >= Tempo::of(&node.config).settle_ms && awaited(node, view).next().is_none()
 }
 
-fn publish(node: &Node, view: &View, now: u64, member_for_ms: u64) {
+/// Publishes the state and renews the lease; whether this host speaks for its cluster.
+fn publish(node: &Node, view: &View, now: u64, member_for_ms: u64) -> bool {
     let table = node.segment.table();
     // Ready for callers once every slot has an owner to send them to, and the moves that this node's joining caused
     // are done (or take too long). From then on every slot always has an owner.
@@ -312,4 +347,5 @@ fn publish(node: &Node, view: &View, now: u64, member_for_ms: u64) {
     let speaks = view.refused.is_none() && ready && view.joined && view.quorum;
     let lease = if speaks { now + LEASE_MS } else { 0 };
     table.lease_until_ms.store(lease, Ordering::Release);
+    speaks
 }

@@ -144,6 +144,9 @@ pub struct MemberCell {
 pub struct Table {
     /// Coarse monotonic milliseconds until which inline operations are the cluster's; renewed by the node.
     pub lease_until_ms: AtomicU64,
+    /// 1 while this host has been away from the side that speaks for its cluster for so long that members may have
+    /// forgotten it and what was deleted since: what it counts is not home before it has met them again.
+    pub apart: AtomicU32,
     /// Number of the view that the slots were computed from.
     pub epoch: AtomicU64,
     /// This node's generation (boot time in nanoseconds); 0 before the first start.
@@ -173,6 +176,10 @@ pub struct Table {
     complete: AtomicU32,
     /// How often a copy was dropped to make room.
     copies_dropped: AtomicU32,
+    /// How long tombstones are kept, in milliseconds; 0: as long as they may be. See `store::TOMBSTONE_GRACE_MS`.
+    pub tombstone_grace_ms: AtomicU64,
+    /// Milliseconds since boot when this host was last seen to be on the side that speaks for its cluster; 0: never.
+    pub together_ms: AtomicU64,
     /// Why the node is in its state; empty when there is nothing to say.
     pub reason: Text<240>,
     /// The members.

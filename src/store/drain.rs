@@ -219,8 +219,13 @@ impl Store {
     /// Looks at every entry: hints those that are dirty, marks those with an unacknowledged share as dirty (so that
     /// they are sent again), and returns how many of the latter there are.
     pub fn rescan_dirty(&self) -> usize {
+        self.rescan(&|_| true)
+    }
+
+    /// The same, but an entry with an unacknowledged share is sent again only if `again` says so of its key.
+    pub fn rescan(&self, again: &dyn Fn(Key<'_>) -> bool) -> usize {
         let area = &self.inner.area;
-        let (mut pending, mut stuck) = (0, Stuck::default());
+        let (mut pending, mut stuck, mut bytes) = (0, Stuck::default(), Vec::new());
         for page in 0..area.page_count {
             let Some(shard) = area.page_state(page).entries_of() else { continue };
             let Some(locked) = stuck.lock(&self.inner, shard) else { continue };
@@ -231,6 +236,11 @@ impl Store {
                 let (_, meta) = unpair(area.pair(reference).load(Ordering::Acquire));
                 if meta.has(Meta::LIVE | Meta::PENDING) {
                     pending += 1;
+                    let namespace_len = area.read_key(reference, &mut bytes);
+                    let (namespace, name) = bytes.split_at(namespace_len);
+                    if !again(Key { namespace, name }) {
+                        continue;
+                    }
                     hint = true;
                     locked.change_pair(reference, |value, meta| Some((value, Meta(meta.0 | Meta::DIRTY))));
                 }

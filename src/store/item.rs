@@ -137,6 +137,12 @@ impl Inner {
         ttl_ms.map_or(0, |ttl| now_ms.saturating_add(ttl).min(Meta::DEADLINE_MAX))
     }
 
+    /// Whether counts as an owner are not home either, see [`crate::segment::table::Table::apart`].
+    #[inline]
+    pub(super) fn is_apart(&self) -> bool {
+        self.area.segment().table().apart.load(Ordering::Relaxed) != 0
+    }
+
     pub(super) fn lose(&self, amount: u64) {
         if amount != 0 {
             self.area.segment().metrics().lose(Lost::WindowEnded, amount);

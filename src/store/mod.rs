@@ -10,6 +10,7 @@
 mod applied;
 mod conditional;
 mod drain;
+mod forget;
 mod hit;
 mod item;
 mod layout;
@@ -36,8 +37,12 @@ use layout::{Area, SHARDS};
 pub use crate::record::{Fate, Outcome};
 pub use stubs::Held;
 
-/// How long a tombstone is kept, in milliseconds: late copies of what it ended must not bring the key back.
+/// How long a tombstone is kept at the longest, in milliseconds: late copies of what it ended must not bring the key
+/// back. The node publishes in the segment how long it has to be ([`TOMBSTONE_GRACE_SHORT_MS`] when nobody is away).
 pub const TOMBSTONE_GRACE_MS: u64 = 600_000;
+
+/// How long a tombstone is kept while every member is there and takes what it is sent.
+pub const TOMBSTONE_GRACE_SHORT_MS: u64 = 60_000;
 
 /// How a store is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -123,6 +123,7 @@ impl Locked<'_> {
         item.flags |= Meta::OWN | Meta::DIRTY;
         match change.standing {
             Standing::Degraded => item.flags |= Meta::PENDING,
+            Standing::Owner { .. } if self.inner.is_apart() => item.flags |= Meta::PENDING,
             // What the owner counts is home.
             Standing::Owner { .. } => item.flags &= !Meta::PENDING,
         }

@@ -69,12 +69,14 @@ impl Locked<'_> {
         let class = state.class as usize;
         let free = self.free_objects(page);
         let now_ms = self.inner.clock.now_ms();
+        let early_ms = self.inner.tombstones_early_ms();
         let metrics = self.area.segment().metrics();
         let mut freed = 0;
         for index in (0..state.carved as usize).filter(|index| free[index / 64] & 1 << (index % 64) == 0) {
             let reference = self.area.reference(page, class, index);
             let (_, meta) = unpair(self.area.pair(reference).load(Ordering::Acquire));
-            if meta.expired(|| now_ms) {
+            let early = !meta.has(Meta::LIVE) && !meta.has(Meta::PENDING) && meta.expired(|| now_ms + early_ms);
+            if early && !self.has_diverged(reference) || meta.expired(|| now_ms) {
                 self.expire_entry(reference, meta);
                 freed += 1;
             } else if let Visit::Evict { class: wanted, room } = visit
@@ -172,10 +174,16 @@ impl Locked<'_> {
         Ok(())
     }
 
+    fn has_diverged(&self, reference: u32) -> bool {
+        Shape::decode(self.area.word(reference, 7).load(Ordering::Relaxed)).flags & Shape::DIVERGED != 0
+    }
+
     fn expire_entry(&mut self, reference: u32, meta: Meta) {
         // Claimed first: a degraded increment may have come in since `meta` was read.
         let (_, claimed) = self.claim(reference);
-        if meta.has(Meta::PENDING) || claimed.has(Meta::PENDING) {
+        // A host apart from its cluster has nobody who would have counted it on.
+        let apart = self.inner.is_apart();
+        if !apart && (meta.has(Meta::PENDING) || claimed.has(Meta::PENDING)) {
             let item = self.load(reference);
             self.inner.lose(item.own_amount(self.inner.origin()));
         }
@@ -184,6 +192,14 @@ impl Locked<'_> {
 }
 
 impl Inner {
+    /// How much earlier than their deadline says tombstones may go by now: it was set for the longest grace.
+    fn tombstones_early_ms(&self) -> u64 {
+        match self.area.segment().table().tombstone_grace_ms.load(Ordering::Relaxed) {
+            0 => 0,
+            grace_ms => TOMBSTONE_GRACE_MS.saturating_sub(grace_ms),
+        }
+    }
+
     /// Makes room for an object of `class` in `shard`, or `pages` in the pool. Whether a retry makes sense. No lock is
     /// held by the caller.
     pub(super) fn reclaim(&self, shard: usize, class: usize, pages: usize, room: Room) -> bool {

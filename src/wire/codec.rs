@@ -38,6 +38,10 @@ mod kind {
     pub const CAS: u8 = 0x10;
     pub const FETCH: u8 = 0x11;
 
+    pub const STANDING: u8 = 0x20;
+    pub const DIGEST: u8 = 0x21;
+    pub const OFFER: u8 = 0x22;
+
     pub const PONG: u8 = 0x81;
     pub const REPLY: u8 = 0x82;
     pub const NOT_OWNER: u8 = 0x83;
@@ -49,6 +53,7 @@ mod kind {
     pub const SHARES: u8 = 0x89;
     pub const FATES: u8 = 0x8a;
     pub const ERROR: u8 = 0x8f;
+    pub const STANDING_IS: u8 = 0xa0;
 }
 
 /// Appends `request` as a frame.
@@ -85,6 +90,15 @@ pub fn encode_request(id: u64, request: &Request, out: &mut BytesMut) {
             out.put_u64_le(*stream);
             put_ids(out, ids);
         }),
+        Request::Standing => encode_frame(kind::STANDING, id, out, |_| ()),
+        Request::Digest { small_max, slots } => encode_frame(kind::DIGEST, id, out, |out| {
+            out.put_u32_le(*small_max);
+            put_list(out, slots, |out, (slot, digest)| {
+                out.put_u16_le(*slot);
+                out.put_u64_le(*digest);
+            });
+        }),
+        Request::Offer(copies) => encode_frame(kind::OFFER, id, out, |out| put_list(out, copies, put_copy)),
         Request::Flush { namespace } => encode_frame(kind::FLUSH, id, out, |out| put_blob(out, namespace)),
     }
 }
@@ -182,6 +196,9 @@ pub fn decode_request(frame: Frame) -> Result<(u64, Request), WireError> {
             Request::Share(copies)
         }
         kind::RESOLVE => Request::Resolve { stream: r.u64()?, ids: ids(r)? },
+        kind::STANDING => Request::Standing,
+        kind::DIGEST => Request::Digest { small_max: r.u32()?, slots: r.list(10, slot_digest)? },
+        kind::OFFER => Request::Offer(r.list(COPY_LEN_MIN, Reader::copy)?),
         kind::FLUSH => Request::Flush { namespace: r.blob()? },
         kind => return Err(WireError::UnknownType(kind)),
     };
@@ -228,6 +245,9 @@ pub fn encode_response(id: u64, response: &Response, out: &mut BytesMut) {
                 });
             });
         }),
+        Response::Standing { together } => {
+            encode_frame(kind::STANDING_IS, id, out, |out| out.put_u8((*together).into()))
+        }
         Response::Error(text) => encode_frame(kind::ERROR, id, out, |out| put_text(out, text)),
     }
 }
@@ -263,6 +283,7 @@ pub fn decode_response(frame: Frame) -> Result<(u64, Response), WireError> {
             2 => Ok(Fate::Unknown),
             _ => Err(r.invalid("fate")),
         })?),
+        kind::STANDING_IS => Response::Standing { together: r.flag()? },
         kind::ERROR => Response::Error(r.text()?),
         kind => return Err(WireError::UnknownType(kind)),
     };
@@ -272,6 +293,10 @@ pub fn decode_response(frame: Frame) -> Result<(u64, Response), WireError> {
 
 fn call(key: KeyBuf, op: Op) -> Request {
     Request::Call(Call { key, op })
+}
+
+fn slot_digest(r: &mut Reader) -> Result<(u16, u64), WireError> {
+    Ok((r.u16()?, r.u64()?))
 }
 
 fn put_ids(out: &mut BytesMut, ids: &[u64]) {

@@ -187,6 +187,17 @@ pub enum Request {
         /// The namespace; empty is a namespace too.
         namespace: Bytes,
     },
+    /// Has the receiver been with its cluster all along, as far as members remember?
+    Standing,
+    /// What the sender owns, in short: the receiver compares.
+    Digest {
+        /// Bytes up to this length are in the digests.
+        small_max: u32,
+        /// Slots with the digest of what they hold.
+        slots: Vec<(u16, u64)>,
+    },
+    /// Copies of keys that the receiver owns and has never heard of.
+    Offer(Vec<Copy>),
 }
 
 /// The answer to a [`Request`].
@@ -226,12 +237,17 @@ pub enum Response {
         /// Those that it owned until now.
         released: Vec<SlotRange>,
     },
-    /// To Announce and Flush.
+    /// To Announce, Flush, Digest and Offer.
     Done,
     /// To Share, in order.
     Shares(Vec<Homecoming>),
     /// To Resolve, in order.
     Fates(Vec<Fate>),
+    /// To Standing.
+    Standing {
+        /// It has.
+        together: bool,
+    },
     /// The request could not be understood or served; nothing was applied.
     Error(String),
 }

@@ -3,6 +3,7 @@
 //! They need the module built with `--features testing`: `make test-module`. Sizes are for a small machine;
 //! `EPHPM_KV_TEST_CALLS` and `EPHPM_KV_TEST_SECONDS` make them larger, `EPHPM_KV_SEED` repeats a run.
 
+mod absence;
 mod bad_network_input;
 mod checker_rejects;
 mod clocks;

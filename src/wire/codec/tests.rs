@@ -9,6 +9,8 @@ use crate::error::Refusal;
 use crate::record::{Body, Copy, Share, State, Window};
 
 const REQUESTS: std::ops::RangeInclusive<u8> = 0x01..=0x11;
+/// Besides these.
+const FURTHER: std::ops::RangeInclusive<u8> = kind::STANDING..=kind::OFFER;
 const RESPONSES: std::ops::RangeInclusive<u8> = 0x81..=0x8a;
 
 fn arb_bytes(max: usize) -> impl Strategy<Value = Bytes> {
@@ -83,6 +85,10 @@ fn arb_request() -> impl Strategy<Value = Request> {
         arb_copies().prop_map(Request::Share),
         (any::<u64>(), vec(any::<u64>(), 0..5)).prop_map(|(stream, ids)| Request::Resolve { stream, ids }),
         arb_bytes(64).prop_map(|namespace| Request::Flush { namespace }),
+        Just(Request::Standing),
+        (any::<u32>(), vec(any::<(u16, u64)>(), 0..5))
+            .prop_map(|(small_max, slots)| Request::Digest { small_max, slots }),
+        arb_copies().prop_map(Request::Offer),
     ]
 }
 
@@ -112,6 +118,7 @@ fn arb_response() -> impl Strategy<Value = Response> {
         Just(Response::Done),
         vec(homecoming, 0..4).prop_map(Response::Shares),
         vec(fate, 0..6).prop_map(Response::Fates),
+        any::<bool>().prop_map(|together| Response::Standing { together }),
         ".{0,40}".prop_map(Response::Error),
     ]
 }
@@ -138,7 +145,7 @@ proptest! {
         let mut out = BytesMut::new();
         encode_request(id, &request, &mut out);
         let frame = one_frame(&out);
-        prop_assert!(REQUESTS.contains(&frame.kind));
+        prop_assert!(REQUESTS.contains(&frame.kind) || FURTHER.contains(&frame.kind));
         for len in 0..frame.body.len() {
             prop_assert!(decode_request(resized(&frame, len)).is_err(), "cut at {}", len);
         }
@@ -200,9 +207,9 @@ fn all_256_types_are_known_or_refused() {
         let unknown = Err(WireError::UnknownType(kind));
         assert_eq!(
             decode_request(frame.clone()) == unknown.clone().map(|()| (0, Request::Ping)),
-            !REQUESTS.contains(&kind)
+            !REQUESTS.contains(&kind) && !FURTHER.contains(&kind)
         );
-        let known = RESPONSES.contains(&kind) || kind == kind::ERROR;
+        let known = RESPONSES.contains(&kind) || kind == kind::ERROR || kind == kind::STANDING_IS;
         assert_eq!(decode_response(frame) == unknown.map(|()| (0, Response::Pong)), !known, "{kind:#x}");
     }
 }

@@ -1,0 +1,125 @@
+//! A host that was away for too long forgets everything but what only it knows.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ephpm_kv::clock::Clock;
+use ephpm_kv::metrics::Lost;
+use ephpm_kv::record::{Body, Copy, Key, KeyBuf, Share};
+use ephpm_kv::segment::Segment;
+use ephpm_kv::store::{Joined, Standing, Store, StoreOptions, Value};
+
+const OWNER: Standing = Standing::Owner { term: 1 << 32 };
+
+fn host() -> (Store, Arc<AtomicU64>) {
+    let (clock, hand) = Clock::manual(1_000);
+    let segment = Segment::create(4 << 20).unwrap();
+    (Store::open(segment, clock, StoreOptions { clustered: true, value_max: 1 << 20 }), hand)
+}
+
+fn key(name: &[u8]) -> Key<'_> {
+    Key { namespace: b"", name }
+}
+
+fn value(store: &Store, name: &[u8]) -> Option<i64> {
+    let int = |value: Value<'_>| if let Value::Int(value) = value { value } else { panic!("bytes") };
+    store.read(key(name), int).unwrap()
+}
+
+fn send(from: &Store, to: &Store, name: &[u8]) {
+    let state = from.state(key(name)).unwrap();
+    to.apply_copy(&Copy { key: KeyBuf::new(key(name)), state }, true);
+}
+
+fn go_home(from: &Store, to: &Store, name: &[u8]) -> Joined {
+    let state = from.state(key(name)).unwrap();
+    to.join_home(&Copy { key: KeyBuf::new(key(name)), state }, 2 << 32)
+}
+
+fn forget(store: &Store) {
+    let mut page = Some(0);
+    while let Some(from) = page {
+        page = store.forget_copies(from);
+    }
+    store.verify().unwrap();
+}
+
+fn end_unconfirmed(store: &Store) {
+    let mut page = Some(0);
+    while let Some(from) = page {
+        page = store.end_unconfirmed(from);
+    }
+    store.verify().unwrap();
+}
+
+fn shares(store: &Store, name: &[u8]) -> Vec<Share> {
+    match store.state(key(name)).map(|state| state.body) {
+        Some(Body::Counter(shares)) => shares,
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn copies_and_tombstones_go_and_unacknowledged_shares_stay() {
+    let ((owner, _), (away, _)) = (host(), host());
+    for name in [b"copy", b"both", b"gone"] {
+        owner.incr(key(name), 10, None, OWNER).unwrap();
+        send(&owner, &away, name);
+    }
+    owner.set(key(b"bytes"), b"text", None, OWNER).unwrap();
+    send(&owner, &away, b"bytes");
+    owner.del(key(b"gone"), OWNER).unwrap();
+    send(&owner, &away, b"gone");
+    away.incr(key(b"both"), 3, None, Standing::Degraded).unwrap();
+    away.incr(key(b"only"), 4, None, Standing::Degraded).unwrap();
+    forget(&away);
+    let stats = away.stats();
+    assert_eq!((stats.entries, stats.tombstones, stats.pending), (2, 0, 2));
+    assert_eq!((value(&away, b"both"), value(&away, b"only")), (Some(3), Some(4)));
+    assert_eq!(shares(&away, b"both").len(), 1, "what others counted is theirs to tell");
+    // The owner shows what it has, and takes what it lacks.
+    for name in [b"copy", b"both"] {
+        send(&owner, &away, name);
+    }
+    end_unconfirmed(&away);
+    assert_eq!((value(&away, b"copy"), value(&away, b"both"), value(&away, b"only")), (Some(10), Some(13), Some(4)));
+    for name in [b"both", b"only"] {
+        assert!(matches!(go_home(&away, &owner, name), Joined::Merged(_)));
+    }
+    assert_eq!((value(&owner, b"both"), value(&owner, b"only")), (Some(13), Some(4)));
+    assert_eq!(away.segment().metrics().lost(Lost::WindowEnded), 0);
+}
+
+#[test]
+fn a_share_of_a_window_that_no_owner_shows_any_more_has_ended() {
+    let ((owner, _), (away, _)) = (host(), host());
+    owner.incr(key(b"k"), 10, None, OWNER).unwrap();
+    send(&owner, &away, b"k");
+    away.incr(key(b"k"), 3, None, Standing::Degraded).unwrap();
+    // Deleted since, and the tombstone is gone: nothing comes.
+    forget(&away);
+    end_unconfirmed(&away);
+    assert_eq!((value(&away, b"k"), away.stats().pending), (None, 0));
+    assert_eq!(away.segment().metrics().lost(Lost::WindowEnded), 3);
+}
+
+#[test]
+fn what_an_owner_counts_apart_is_not_home() {
+    let (apart, hand) = host();
+    for name in [b"before", b"beside"] {
+        apart.incr(key(name), 10, None, OWNER).unwrap();
+    }
+    apart.segment().table().apart.store(1, Ordering::Relaxed);
+    for _ in 0..2 {
+        apart.incr(key(b"beside"), 1, None, OWNER).unwrap();
+        apart.incr(key(b"anew"), 1, Some(500), OWNER).unwrap();
+    }
+    assert_eq!(apart.rescan_dirty(), 2);
+    // It ends by itself as it would at any owner.
+    hand.fetch_add(500, Ordering::Relaxed);
+    while !apart.sweep(1_000).round_ended {}
+    while !apart.sweep(1_000).round_ended {}
+    assert_eq!(apart.segment().metrics().lost(Lost::WindowEnded), 0);
+    forget(&apart);
+    assert_eq!((value(&apart, b"before"), value(&apart, b"beside"), value(&apart, b"anew")), (None, Some(12), None));
+}
