@@ -70,7 +70,7 @@ pub struct Window {
 /// One origin's cumulative part of a window's count. A delivery joins: per (origin, window) the larger sequence wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// The segment that counted. 0 is a base that stays on its host and is never sent.
+    /// The segment that counted, not 0.
     pub origin: u64,
     /// The window it was counted in, which after a fault may differ from the owner's.
     pub window: Window,
@@ -111,8 +111,22 @@ pub struct State {
     pub window: Window,
     /// Remaining time to live in milliseconds; `None`: no deadline.
     pub ttl_ms: Option<u64>,
+    /// Set when this is a change that nobody has made who speaks for the cluster.
+    pub diverged: Option<Diverged>,
     /// The content.
     pub body: Body,
+}
+
+/// A set, delete or new deadline made without an owner that speaks for the cluster. The state keeps the (term, stamp) that
+/// it was made over, its base: an owner applies the change when the key still has that stamp, otherwise it yields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Diverged {
+    /// Hybrid logical clock of the change: orders changes over one base. 0: there was no room to keep it.
+    pub at: u64,
+    /// The integer that a set put there, to which the shares add; otherwise 0.
+    pub amount: i64,
+    /// The value was set, not only the deadline.
+    pub sets: bool,
 }
 
 /// A key with its state: one item of replication, of a sync, or of a share sent home.

@@ -15,7 +15,6 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::dataplane::Peer;
-use crate::metrics::{OpKind, Path};
 use crate::peers::Peers;
 use crate::placement;
 use crate::quiet::Quiet;
@@ -28,7 +27,7 @@ use crate::wire::message::{AppliedIds, Batch, Request, Response, SlotRange};
 const DRAIN_MAX: usize = 1_024;
 
 /// Most bytes of keys and values in a batch or page (a single larger value travels alone).
-const BATCH_BYTES_MAX: usize = 256 * 1024;
+pub const BATCH_BYTES_MAX: usize = 256 * 1024;
 
 /// Batches on their way to one peer; more, and the peer is left behind to pull later.
 const UNACKED_MAX: usize = 64;
@@ -92,8 +91,6 @@ struct Sender {
     gap: bool,
     /// Since when gossip has told of batches that have not come.
     ahead_since: Option<Instant>,
-    /// Changes made without an owner, on this host and up to the last pull that began.
-    diverged: u64,
 }
 
 impl Replicator {
@@ -128,12 +125,20 @@ impl Replicator {
         let mut foreign = Vec::new();
         let mut drained = Drained::default();
         self.store.drain(DRAIN_MAX, &mut drained);
-        let more = drained.copies.len() >= DRAIN_MAX;
+        let mut more = drained.copies.len() >= DRAIN_MAX;
         if !drained.copies.is_empty() || !drained.applied.is_empty() {
             let mut own = Vec::with_capacity(drained.copies.len());
             for item in drained.copies {
                 let slot = placement::slot(item.copy.key.as_key().name);
-                if self.owns(slot) { own.push(item.copy) } else { foreign.push(item.copy) }
+                if !self.owns(slot) {
+                    foreign.push(item.copy);
+                    continue;
+                }
+                if item.copy.state.diverged.is_some() && self.speaks() {
+                    // Changed while this owner did not speak for the cluster: the change counts from now on.
+                    more |= self.store.settle_own(item.copy.key.as_key(), self.peers.table().term(slot), true);
+                }
+                own.push(item.copy);
             }
             self.send(own, drained.applied);
         }
@@ -154,6 +159,10 @@ impl Replicator {
             (more, rounds) = (again, rounds - 1);
         }
         foreign
+    }
+
+    fn speaks(&self) -> bool {
+        self.peers.table().lease_holds(self.store.clock().now_ms())
     }
 
     fn owns(&self, slot: u16) -> bool {
@@ -301,7 +310,6 @@ impl Replicator {
                 pulling: false,
                 gap: false,
                 ahead_since: None,
-                diverged: 0,
             };
             inner.senders.insert(peer.node_id.clone(), fresh);
         }
@@ -345,27 +353,10 @@ impl Replicator {
         }
     }
 
-    /// Sets, deletes and deadlines of this host that no owner has seen.
-    fn diverged(&self) -> u64 {
-        let metrics = self.store.segment().metrics();
-        [OpKind::Set, OpKind::Del, OpKind::Expire].into_iter().map(|op| metrics.ops(op, Path::Degraded)).sum()
-    }
-
-    /// `node_id` answers again. If this host changed anything without an owner meanwhile, its copies follow the
-    /// owner's anew: increments have come home as shares, other changes yield.
-    pub fn answers_again(self: &Arc<Self>, node_id: &str) {
-        let diverged = self.diverged();
-        let mut inner = self.inner.lock();
-        if let Some(sender) = inner.senders.get_mut(node_id).filter(|sender| sender.diverged != diverged) {
-            self.begin_pull(node_id, sender);
-        }
-    }
-
     async fn pull_until_synced(self: Arc<Self>, node_id: String, generation: u64) {
         loop {
             if let Some(sender) = self.inner.lock().senders.get_mut(&node_id).filter(|s| s.generation == generation) {
                 sender.gap = false;
-                sender.diverged = self.diverged();
             }
             let pulled = self.pull(&node_id, Vec::new(), true).await;
             if pulled == Pulled::NoRoom && self.inner.lock().no_room_told.due() {
@@ -477,7 +468,8 @@ fn by_stream(applied: &[(u64, u64)]) -> Vec<AppliedIds> {
     streams.into_iter().map(|(stream, ids)| AppliedIds { stream, ids }).collect()
 }
 
-fn weight(copy: &Copy) -> usize {
+/// About as many bytes as a copy takes on the wire.
+pub fn weight(copy: &Copy) -> usize {
     let body = match &copy.state.body {
         Body::Bytes(bytes) => bytes.len(),
         Body::Elsewhere { .. } => 0,

@@ -8,7 +8,7 @@ use ephpm_kv::clock::Clock;
 use ephpm_kv::metrics::Lost;
 use ephpm_kv::record::{Body, Copy, Key, KeyBuf, Share, State, Window};
 use ephpm_kv::segment::Segment;
-use ephpm_kv::store::{Applied, Joined, Standing, Store, StoreOptions, Value};
+use ephpm_kv::store::{Applied, Joined, Replayed, Standing, Store, StoreOptions, Ttl, Value};
 
 const KEY: Key<'static> = Key { namespace: b"", name: b"hits" };
 
@@ -248,30 +248,155 @@ fn remaining_time_travels_and_clocks_may_differ() {
 }
 
 #[test]
-fn degraded_changes_yield_to_the_owner_and_unsent_increments_survive_them() {
+fn degraded_changes_yield_to_a_write_and_unsent_increments_survive_them() {
     let (a, b) = (Host::new(1_000), Host::new(1_000));
     a.store.incr(KEY, 10, None, owner(1)).unwrap();
     replicate(&a, &b);
     b.store.set(KEY, b"100", None, Standing::Degraded).unwrap();
     assert_eq!(b.store.incr(KEY, 1, None, Standing::Degraded).unwrap().value, 101);
-    assert!(b.shares().iter().all(|share| share.origin != 0));
+    // Increments are no write: the change stays, to be replayed.
+    a.store.incr(KEY, 1, None, owner(1)).unwrap();
     replicate(&a, &b);
-    assert_eq!(b.value(), Some(11));
+    assert_eq!((b.value(), b.store.rescan_dirty()), (Some(101), 1));
+    // A new deadline is one.
+    a.store.expire(KEY, Some(60_000), owner(1)).unwrap();
+    replicate(&a, &b);
+    assert_eq!(b.value(), Some(12));
     go_home(&b, &a, 1);
-    assert_eq!((a.value(), b.value()), (Some(11), Some(11)));
+    assert_eq!((a.value(), b.value()), (Some(12), Some(12)));
     b.store.incr(KEY, 2, None, Standing::Degraded).unwrap();
     b.store.del(KEY, Standing::Degraded).unwrap();
     assert_eq!(b.value(), None);
-    replicate(&a, &b);
-    assert_eq!(b.value(), Some(13));
+    a.store.expire(KEY, None, owner(1)).unwrap();
+    assert!(matches!(replay(&b, &a, 1), Replayed::Yielded(Some(_))));
+    assert_eq!(b.value(), Some(14));
     go_home(&b, &a, 1);
-    assert_eq!((a.value(), b.value(), b.lost()), (Some(13), Some(13), 0));
+    assert_eq!((a.value(), b.value(), b.lost()), (Some(14), Some(14), 0));
     // Bytes: the same rules.
     a.store.set(KEY, b"text", None, owner(1)).unwrap();
     replicate(&a, &b);
     b.store.set(KEY, b"other", None, Standing::Degraded).unwrap();
+    a.store.set(KEY, b"third", None, owner(1)).unwrap();
     replicate(&a, &b);
-    assert_eq!(b.store.state(KEY).unwrap().body, Body::Bytes(b"text"[..].into()));
+    assert_eq!((b.text().as_deref(), b.store.rescan_dirty()), (Some("third"), 0));
+}
+
+/// Replays the host's change and hands back the answer, as the node does.
+fn replay(from: &Host, to: &Host, term: u64) -> Replayed {
+    let copy = from.copy().unwrap();
+    let replayed = to.store.replay(&copy, term << 32);
+    if let Replayed::Applied(state) | Replayed::Yielded(Some(state)) = &replayed {
+        let answer = Copy { key: KeyBuf::new(KEY), state: state.clone() };
+        let applied = matches!(replayed, Replayed::Applied(_));
+        from.store.settle_replay(&answer, copy.state.diverged.unwrap(), applied);
+        match from.own_share(&copy.state) {
+            Some(sent) if applied => from.store.acknowledge_share(KEY, &sent, state),
+            _ => assert_ne!(from.store.apply_copy(&answer, true), Applied::Full),
+        }
+    }
+    replayed
+}
+
+fn agree(hosts: &[&Host], text: Option<&str>) {
+    for host in hosts {
+        assert_eq!(host.text().as_deref(), text);
+        assert_eq!(host.store.rescan_dirty(), 0);
+        assert!(host.store.state(KEY).is_none_or(|state| state.diverged.is_none()));
+        host.store.verify().unwrap();
+    }
+}
+
+#[test]
+fn degraded_changes_are_replayed_where_nothing_was_written() {
+    let (a, b, c) = (Host::new(1_000), Host::new(500_000), Host::new(9_000));
+    let all = [&a, &b, &c];
+    let share = || [&b, &c].into_iter().for_each(|to| assert_ne!(replicate(&a, to), Applied::Full));
+    // A set to an integer, and what was counted on it; the owner counts on, too, and a takeover is no write.
+    a.store.incr(KEY, 10, None, owner(1)).unwrap();
+    share();
+    b.store.set(KEY, b"100", Some(60_000), Standing::Degraded).unwrap();
+    b.store.incr(KEY, 5, None, Standing::Degraded).unwrap();
+    a.store.settle_own(KEY, 2 << 32, true);
+    share();
+    assert_eq!((a.value(), b.value()), (Some(10), Some(105)));
+    assert!(matches!(replay(&b, &a, 2), Replayed::Applied(_)));
+    share();
+    agree(&all, Some("105"));
+    // Once more changes nothing: its base is no longer there.
+    b.store.incr(KEY, 1, None, Standing::Degraded).unwrap();
+    go_home(&b, &a, 2);
+    share();
+    agree(&all, Some("106"));
+    // A new deadline, with increments.
+    b.store.incr(KEY, 4, None, Standing::Degraded).unwrap();
+    b.store.expire(KEY, None, Standing::Degraded).unwrap();
+    assert!(matches!(replay(&b, &a, 2), Replayed::Applied(_)));
+    share();
+    agree(&all, Some("110"));
+    assert_eq!(c.store.ttl(KEY), Ok(Ttl::NoDeadline));
+    // A delete; then a set of a key that is gone.
+    b.store.del(KEY, Standing::Degraded).unwrap();
+    assert!(matches!(replay(&b, &a, 2), Replayed::Applied(_)));
+    share();
+    agree(&all, None);
+    c.store.set(KEY, b"bytes", Some(60_000), Standing::Degraded).unwrap();
+    c.store.expire(KEY, Some(90_000), Standing::Degraded).unwrap();
+    assert!(matches!(replay(&c, &a, 2), Replayed::Applied(_)));
+    share();
+    agree(&all, Some("bytes"));
+    assert!(matches!(b.store.ttl(KEY), Ok(Ttl::Ms(ms)) if (80_000..=90_000).contains(&ms)));
+    assert_eq!(b.lost() + c.lost(), 0);
+}
+
+#[test]
+fn of_two_degraded_writes_one_wins_everywhere() {
+    let (a, b, c) = (Host::new(1_000), Host::new(1_000), Host::new(1_000));
+    a.store.set(KEY, b"old", None, owner(1)).unwrap();
+    [&b, &c].into_iter().for_each(|to| assert_ne!(replicate(&a, to), Applied::Full));
+    b.store.set(KEY, b"from b", None, Standing::Degraded).unwrap();
+    c.store.del(KEY, Standing::Degraded).unwrap();
+    assert!(matches!(replay(&b, &a, 1), Replayed::Applied(_)));
+    assert!(matches!(replay(&c, &a, 1), Replayed::Yielded(Some(_))));
+    agree(&[&a, &b, &c], Some("from b"));
+}
+
+#[test]
+fn a_change_made_while_an_earlier_one_is_replayed_is_one_over_that() {
+    let (a, b) = (Host::new(1_000), Host::new(1_000));
+    a.store.set(KEY, b"old", None, owner(1)).unwrap();
+    replicate(&a, &b);
+    b.store.set(KEY, b"first", None, Standing::Degraded).unwrap();
+    let sent = b.copy().unwrap();
+    b.store.set(KEY, b"second", None, Standing::Degraded).unwrap();
+    let Replayed::Applied(state) = a.store.replay(&sent, 1 << 32) else { panic!() };
+    let answer = Copy { key: KeyBuf::new(KEY), state };
+    b.store.settle_replay(&answer, sent.state.diverged.unwrap(), true);
+    b.store.apply_copy(&answer, true);
+    assert_eq!(b.text().as_deref(), Some("second"));
+    assert!(matches!(replay(&b, &a, 1), Replayed::Applied(_)));
+    agree(&[&a, &b], Some("second"));
+}
+
+#[test]
+fn a_minority_owner_s_changes_reach_its_side_and_are_replayed_by_whoever_is_left() {
+    let (majority, minority, peer) = (Host::new(1_000), Host::new(1_000), Host::new(1_000));
+    minority.store.set(KEY, b"old", None, owner(1)).unwrap();
+    [&majority, &peer].into_iter().for_each(|to| assert_ne!(replicate(&minority, to), Applied::Full));
+    majority.store.settle_own(KEY, 2 << 32, true);
+    for value in [&b"one"[..], b"two"] {
+        minority.store.set(KEY, value, None, Standing::Degraded).unwrap();
+        let copy = minority.copy().unwrap();
+        peer.store.apply_copy(&copy, true);
+        // Late, and of an owner that has been replaced: nothing for the other side.
+        assert_eq!(majority.store.apply_copy(&copy, true), Applied::Stale);
+    }
+    assert_eq!(peer.text().as_deref(), Some("two"));
+    // The minority's owner is gone; its peer brings the change home.
+    assert!(matches!(replay(&peer, &majority, 2), Replayed::Applied(_)));
+    agree(&[&majority, &peer], Some("two"));
+    // Had it come back, its own answer would have been the same.
+    assert!(matches!(replay(&minority, &majority, 2), Replayed::Yielded(Some(_))));
+    agree(&[&majority, &minority], Some("two"));
 }
 
 // -- shared histories: one key, forks of ownership, lost hosts, repeated and reordered delivery
@@ -327,6 +452,7 @@ fn history(seed: u64, with_ends: bool) -> Result<(), String> {
         Some(copy) if owns => {
             to.store.apply_copy(&copy, true);
         }
+        Some(copy) if copy.state.diverged.is_some() => drop(replay(from, to, term)),
         Some(copy) => {
             let sent = from.own_share(&copy.state);
             match to.store.join_home(&copy, term << 32) {
@@ -380,6 +506,11 @@ fn history(seed: u64, with_ends: bool) -> Result<(), String> {
             let (at, standing) = if reachable { (j, owner(terms[j])) } else { (i, Standing::Degraded) };
             if with_ends && dice.chance() < 0.1 {
                 hosts[at].store.del(KEY, standing).map_err(|error| error.to_string())?;
+                continue;
+            }
+            if with_ends && dice.chance() < 0.05 {
+                let ttl = (dice.chance() < 0.5).then_some(100_000_000);
+                hosts[at].store.expire(KEY, ttl, standing).map_err(|error| error.to_string())?;
                 continue;
             }
             if with_ends && dice.chance() < 0.05 {

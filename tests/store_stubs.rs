@@ -294,6 +294,7 @@ fn a_copy_dropped_for_room_says_so() {
         term: 1 << 32,
         stamp: number + 1,
         window: Window { stamp: number + 1, origin: 9 },
+        diverged: None,
         ttl_ms: None,
         body: Body::Elsewhere { len: 1 << 20 },
     };
@@ -430,7 +431,7 @@ fn a_late_share_does_a_stub_no_harm() {
     b.take(&a.stub());
     let window = Window { stamp: 5, origin: 77 };
     let share = Share { origin: 77, window, sequence: 9, amount: 3 };
-    let late = State { term: 0, stamp: 0, window, ttl_ms: None, body: Body::Counter(vec![share]) };
+    let late = State { term: 0, stamp: 0, window, ttl_ms: None, diverged: None, body: Body::Counter(vec![share]) };
     assert_eq!(b.take(&Copy { key: KeyBuf::new(KEY), state: late }), Applied::Stale);
     assert_eq!(b.read(KEY), Read::Elsewhere(5_000));
 }

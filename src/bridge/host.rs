@@ -19,7 +19,7 @@ use crate::metrics::{Lost, OpKind, Path};
 use crate::node::{Job, LogSink};
 use crate::placement;
 use crate::record::{Body, Key, KeyBuf, Window};
-use crate::router::{Place, amount, count_here, estimate, has_moved, op_kind, path_of, place};
+use crate::router::{Place, amount, count_here, estimate, has_moved, op_kind, path_of, place, standing_of_write};
 use crate::segment::Segment;
 use crate::segment::table::{NodeState, Owner};
 use crate::store::{Standing, Store, StoreOptions, Ttl, Value};
@@ -217,21 +217,9 @@ impl Host {
         if value.len() > open.config.value_max as usize {
             return Err(Refusal::ValueTooLarge);
         }
-        match open.place(key) {
-            Place::Here(standing, speaks) => {
-                open.record(OpKind::Set, speaks);
-                open.store.set(key, value, ttl_ms, standing)?;
-                if !open.has_moved(key, standing) {
-                    return Ok(());
-                }
-                let value = bytes::Bytes::copy_from_slice(value);
-                done(open.ask(key, Op::Set { value, ttl_ms })).map(|_| ())
-            }
-            Place::Node => {
-                let value = bytes::Bytes::copy_from_slice(value);
-                done(open.ask(key, Op::Set { value, ttl_ms })).map(|_| ())
-            }
-        }
+        let inline = |store: &Store, standing| store.set(key, value, ttl_ms, standing);
+        let op = || Op::Set { value: bytes::Bytes::copy_from_slice(value), ttl_ms };
+        open.write(key, OpKind::Set, inline, op, |reply, _| done(reply).map(|_| ()))
     }
 
     /// Sets the value unless the key is there; whether it did. Without an owner: [`Refusal::NoOwner`], nothing changed.
@@ -291,34 +279,15 @@ impl Host {
 
     /// Deletes the key; whether it was there.
     pub fn del(&self, key: Key<'_>) -> Result<bool, Refusal> {
-        let open = self.open_host()?;
-        match open.place(key) {
-            Place::Here(standing, speaks) => {
-                open.record(OpKind::Del, speaks);
-                let was_there = open.store.del(key, standing)?;
-                if open.has_moved(key, standing) {
-                    return done(open.ask(key, Op::Del)).map(|there| there || was_there);
-                }
-                Ok(was_there)
-            }
-            Place::Node => done(open.ask(key, Op::Del)),
-        }
+        let inline = |store: &Store, standing| store.del(key, standing);
+        let asked = |reply, was_there: Option<bool>| done(reply).map(|there| there || was_there == Some(true));
+        self.open_host()?.write(key, OpKind::Del, inline, || Op::Del, asked)
     }
 
     /// Sets the deadline (`None` removes it); whether the key is there.
     pub fn expire(&self, key: Key<'_>, ttl_ms: Option<u64>) -> Result<bool, Refusal> {
-        let open = self.open_host()?;
-        match open.place(key) {
-            Place::Here(standing, speaks) => {
-                open.record(OpKind::Expire, speaks);
-                let was_there = open.store.expire(key, ttl_ms, standing)?;
-                if open.has_moved(key, standing) {
-                    return done(open.ask(key, Op::Expire { ttl_ms }));
-                }
-                Ok(was_there)
-            }
-            Place::Node => done(open.ask(key, Op::Expire { ttl_ms })),
-        }
+        let inline = |store: &Store, standing| store.expire(key, ttl_ms, standing);
+        self.open_host()?.write(key, OpKind::Expire, inline, || Op::Expire { ttl_ms }, |reply, _| done(reply))
     }
 
     /// Hands the value to `f`, outside of every lock; `None`: no such key.
@@ -485,6 +454,30 @@ impl Open {
     /// repeated, is made again where the owner is now. (An increment needs nothing: it goes home as a share.)
     fn has_moved(&self, key: Key<'_>, standing: Standing) -> bool {
         self.clustered && has_moved(self.segment.table(), placement::slot(key.name), standing)
+    }
+
+    /// A set, delete or new deadline. `asked` makes the result of the node's reply, and of what was done here before, if
+    /// anything was.
+    fn write<T>(
+        &self,
+        key: Key<'_>,
+        kind: OpKind,
+        inline: impl FnOnce(&Store, Standing) -> Result<T, Refusal>,
+        op: impl FnOnce() -> Op,
+        asked: impl FnOnce(Reply, Option<T>) -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        let Place::Here(standing, speaks) = self.place(key) else { return asked(self.ask(key, op()), None) };
+        self.record(kind, speaks);
+        let standing = standing_of_write(standing, speaks);
+        let done = inline(&self.store, standing)?;
+        if self.has_moved(key, standing) {
+            return asked(self.ask(key, op()), Some(done));
+        }
+        if speaks && !self.still_speaks(key, standing) {
+            // The lease ran out meanwhile: another owner's state may win over this change.
+            DEGRADED.set(true);
+        }
+        Ok(done)
     }
 
     /// Whether this host spoke for the key all the time since its place was looked up.

@@ -138,7 +138,7 @@ impl Handler for Counter {
             // A page with as many bytes as the cursor says.
             Request::Sync { cursor, .. } => {
                 let body = Body::Bytes(vec![7; cursor as usize].into());
-                let state = State { term: 0, stamp: 0, window: Window::default(), ttl_ms: None, body };
+                let state = State { term: 0, stamp: 0, window: Window::default(), ttl_ms: None, diverged: None, body };
                 let key = KeyBuf::from_parts(Bytes::from_static(b"k"), 0).unwrap();
                 Answer::Now(Response::Page { copies: vec![Copy { key, state }], next: None })
             }

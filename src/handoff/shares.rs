@@ -1,4 +1,5 @@
-//! Shares that this host counted of keys that others own, sent home until an owner has acknowledged them.
+//! What this host did with keys that others own: shares that it counted go home, and changes that it made without an
+//! owner are replayed, until an owner has answered for them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,9 +11,10 @@ use tokio::time::Instant;
 
 use crate::peers::Peers;
 use crate::placement;
-use crate::record::{Body, Copy, Key, KeyBuf, Share};
+use crate::record::{Body, Copy, Key, KeyBuf, Share, State};
+use crate::replicator::{BATCH_BYTES_MAX, weight};
 use crate::segment::table::{Owner, SLOTS};
-use crate::store::{Joined, Standing, Store};
+use crate::store::{Joined, Replayed, Standing, Store};
 use crate::wire::message::{Homecoming, Request, Response};
 
 /// Most shares in one request.
@@ -36,7 +38,16 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Pause after an attempt that an owner could not take.
 const LONG_PAUSE: Duration = Duration::from_secs(1);
 
-/// Sends shares home.
+/// How a key's state goes to its owner.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Way {
+    /// Its shares join the owner's.
+    Share,
+    /// It is a change made without an owner.
+    Replay,
+}
+
+/// Sends shares home and replays changes.
 pub struct Homeward {
     store: Store,
     peers: Arc<Peers>,
@@ -58,25 +69,26 @@ impl Homeward {
         Self { store, peers, inner: Mutex::default() }
     }
 
-    /// Takes entries that changed here and belong to others: those with a share of this host go home.
+    /// Takes entries that changed here and belong to others: those with a share of this host go home, and changes that
+    /// were made without an owner are replayed.
     pub fn take(self: &Arc<Self>, copies: Vec<Copy>) {
-        let mut by_owner: BTreeMap<String, Vec<Copy>> = BTreeMap::new();
+        let mut by_owner: BTreeMap<(String, Way), Vec<Copy>> = BTreeMap::new();
         for copy in copies {
-            if self.own_share(&copy).is_none() {
-                continue;
-            }
+            let way = match (copy.state.diverged, self.own_share(&copy)) {
+                (Some(_), _) => Way::Replay,
+                (None, Some(_)) => Way::Share,
+                (None, None) => continue,
+            };
             match self.reachable_owner(&copy.key) {
-                Some(owner) => by_owner.entry(owner).or_default().push(copy),
+                Some(owner) => by_owner.entry((owner, way)).or_default().push(copy),
                 None => self.park(copy.key, Duration::ZERO),
             }
         }
-        for (owner, mut copies) in by_owner {
-            while !copies.is_empty() {
-                let rest = copies.split_off(copies.len().min(SHARES_MAX));
-                let chunk = std::mem::replace(&mut copies, rest);
+        for ((owner, way), copies) in by_owner {
+            for chunk in chunks(copies) {
                 self.inner.lock().sent += chunk.len() as u64;
                 let (homeward, owner) = (self.clone(), owner.clone());
-                tokio::spawn(async move { homeward.send(&owner, chunk).await });
+                tokio::spawn(async move { homeward.send(&owner, way, chunk).await });
             }
         }
         self.publish();
@@ -143,10 +155,13 @@ impl Homeward {
         }
     }
 
-    async fn send(self: Arc<Self>, owner: &str, copies: Vec<Copy>) {
+    async fn send(self: Arc<Self>, owner: &str, way: Way, copies: Vec<Copy>) {
         let count = copies.len() as u64;
-        let answer = self.peers.ask(owner, Request::Share(copies.clone()), SHARE_TIMEOUT).await;
-        match answer {
+        let request = match way {
+            Way::Share => Request::Share(copies.clone()),
+            Way::Replay => Request::Replay(copies.clone()),
+        };
+        match self.peers.ask(owner, request, SHARE_TIMEOUT).await {
             Ok(Response::Shares(results)) if results.len() == copies.len() => {
                 for (copy, result) in copies.into_iter().zip(results) {
                     self.settle(copy, result);
@@ -159,37 +174,62 @@ impl Homeward {
     }
 
     fn settle(&self, sent: Copy, result: Homecoming) {
-        let Some(share) = self.own_share(&sent) else { return };
+        let applied = matches!(result, Homecoming::Merged(_));
         match result {
-            Homecoming::Merged(state) => self.store.acknowledge_share(sent.key.as_key(), &share, &state),
-            Homecoming::Ended(Some(state)) => {
-                self.store.apply_copy(&Copy { key: sent.key, state }, true);
-            }
-            Homecoming::NotOwner => self.park(sent.key, PAUSE),
-            Homecoming::Ended(None) | Homecoming::Full => self.park(sent.key, LONG_PAUSE),
+            Homecoming::Merged(state) | Homecoming::Ended(Some(state)) => self.settle_with(sent, state, applied),
+            // Where this side does not speak for the cluster either, nobody will for a while.
+            Homecoming::NotOwner if self.speaks() => self.park(sent.key, PAUSE),
+            Homecoming::NotOwner | Homecoming::Ended(None) | Homecoming::Full => self.park(sent.key, LONG_PAUSE),
         }
+    }
+
+    /// The owner has answered with its state.
+    fn settle_with(&self, sent: Copy, state: State, applied: bool) {
+        let share = self.own_share(&sent);
+        let answer = Copy { key: sent.key, state };
+        if let Some(diverged) = sent.state.diverged {
+            self.store.settle_replay(&answer, diverged, applied);
+        }
+        match share {
+            Some(share) if applied => self.store.acknowledge_share(answer.key.as_key(), &share, &answer.state),
+            _ => _ = self.store.apply_copy(&answer, true),
+        }
+    }
+
+    fn speaks(&self) -> bool {
+        self.peers.table().lease_holds(self.store.clock().now_ms())
     }
 
     /// This host as the owner: shares of another host.
     pub fn receive(&self, copies: Vec<Copy>) -> Response {
+        self.answer_each(copies, |copy, term| match self.store.join_home(copy, term) {
+            Joined::Merged(state) => Homecoming::Merged(state),
+            Joined::Ended(state) => Homecoming::Ended(state),
+            Joined::Full => Homecoming::Full,
+        })
+    }
+
+    /// This host as the owner: changes that another host made without one.
+    pub fn replay(&self, copies: Vec<Copy>) -> Response {
+        self.answer_each(copies, |copy, term| {
+            if !self.speaks() {
+                return Homecoming::NotOwner;
+            }
+            match self.store.replay(copy, term) {
+                Replayed::Applied(state) => Homecoming::Merged(state),
+                Replayed::Yielded(state) => Homecoming::Ended(state),
+                Replayed::Full => Homecoming::Full,
+            }
+        })
+    }
+
+    fn answer_each(&self, copies: Vec<Copy>, answer: impl Fn(&Copy, u64) -> Homecoming) -> Response {
         let table = self.peers.table();
-        let results = copies
-            .into_iter()
-            .map(|copy| {
-                let slot = placement::slot(copy.key.as_key().name);
-                match table.owner(slot) {
-                    Owner::Member(index) if Some(index) == table.self_index() => {
-                        match self.store.join_home(&copy, table.term(slot)) {
-                            Joined::Merged(state) => Homecoming::Merged(state),
-                            Joined::Ended(state) => Homecoming::Ended(state),
-                            Joined::Full => Homecoming::Full,
-                        }
-                    }
-                    _ => Homecoming::NotOwner,
-                }
-            })
-            .collect();
-        Response::Shares(results)
+        let answer = |copy: &Copy| match table.ownership(placement::slot(copy.key.as_key().name)) {
+            (Owner::Member(index), term) if Some(index) == table.self_index() => answer(copy, term),
+            _ => Homecoming::NotOwner,
+        };
+        Response::Shares(copies.iter().map(answer).collect())
     }
 
     /// Ends every window of `namespace` in the slots this host owns. `false`: some are changing hands.
@@ -215,4 +255,20 @@ impl Homeward {
         }
         (0..SLOTS as u16).all(|slot| table.owner(slot) != Owner::Frozen)
     }
+}
+
+/// Requests' worth of copies.
+fn chunks(copies: Vec<Copy>) -> Vec<Vec<Copy>> {
+    let (mut chunks, mut bytes) = (Vec::<Vec<Copy>>::new(), 0);
+    for copy in copies {
+        bytes += weight(&copy);
+        match chunks.last_mut() {
+            Some(chunk) if chunk.len() < SHARES_MAX && bytes <= BATCH_BYTES_MAX => chunk.push(copy),
+            _ => {
+                bytes = weight(&copy);
+                chunks.push(vec![copy]);
+            }
+        }
+    }
+    chunks
 }

@@ -17,7 +17,7 @@ use crate::cluster::membership::View;
 use crate::dataplane::Peer;
 use crate::peers::{NoAnswer, Peers};
 use crate::placement::Placement;
-use crate::record::{Body, Copy, term_after};
+use crate::record::{Copy, term_after};
 use crate::replicator::{Pulled, Replicator, ranges_of, slots_of};
 use crate::segment::table::{Owner, SLOTS};
 use crate::store::Store;
@@ -38,38 +38,46 @@ const PATIENCE: Duration = Duration::from_millis(1_000);
 /// Time between two looks at every slot when nothing has changed.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Deadline of an announcement.
-const ANNOUNCE_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// Time between two reminders to a node that should own what we still own.
-const REMIND_EVERY: Duration = Duration::from_millis(200);
-
 /// The ownership of slots on this node.
 pub struct Ownership {
-    store: Store,
-    peers: Arc<Peers>,
+    pub(super) store: Store,
+    pub(super) peers: Arc<Peers>,
     replicator: Arc<Replicator>,
     homeward: Arc<Homeward>,
     claiming: AtomicBool,
-    inner: Mutex<Inner>,
+    pub(super) inner: Mutex<Inner>,
 }
 
-struct Inner {
+pub(super) struct Inner {
     /// Who should own each slot: computed from `eligible`.
     placement: Option<Placement>,
     eligible: Vec<String>,
     /// When nodes that left the view were last heard of, in coarse monotonic milliseconds.
     gone: BTreeMap<String, u64>,
     /// Slots that both we and another node own.
-    contested: BTreeSet<u16>,
+    pub(super) contested: BTreeSet<u16>,
     /// Something has changed since the slots were last looked at, and when that was.
-    stale: bool,
+    pub(super) stale: bool,
     looked: Instant,
     /// Nodes that an announcement did not reach.
-    untold: BTreeSet<String>,
+    pub(super) untold: BTreeSet<String>,
     /// Since when claims meet silence.
     silent_since: Option<Instant>,
-    reminded: Instant,
+    pub(super) reminded: Instant,
+    pub(super) voice: Voice,
+}
+
+/// Whether this node may speak for what it owns.
+#[derive(Default)]
+pub(super) struct Voice {
+    /// It speaks, or did until its lease ran out.
+    pub(super) spoke: bool,
+    /// Every member has agreed to what it owns.
+    pub(super) confirmed: bool,
+    /// They are being asked.
+    pub(super) asking: bool,
+    /// Answers to questions of an earlier round do not count any more.
+    pub(super) round: u64,
 }
 
 /// What the members answered to a claim.
@@ -100,6 +108,7 @@ impl Ownership {
             untold: BTreeSet::new(),
             silent_since: None,
             reminded: Instant::now(),
+            voice: Voice::default(),
         };
         Self { store, peers, replicator, homeward, claiming: AtomicBool::new(false), inner: Mutex::new(inner) }
     }
@@ -123,11 +132,11 @@ impl Ownership {
     }
 
     /// Who should own `slot`.
-    fn wanted(inner: &Inner, slot: u16) -> Option<&str> {
+    pub(super) fn wanted(inner: &Inner, slot: u16) -> Option<&str> {
         inner.placement.as_ref()?.owner_id(slot)
     }
 
-    fn is_mine(&self, slot: u16) -> bool {
+    pub(super) fn is_mine(&self, slot: u16) -> bool {
         let table = self.peers.table();
         matches!(table.owner(slot), Owner::Member(index) if Some(index) == table.self_index())
     }
@@ -320,7 +329,7 @@ impl Ownership {
     }
 
     /// Visits the entries of `slots`.
-    async fn visit(&self, slots: &[u16], mut visit: impl FnMut(&Copy)) {
+    pub(super) async fn visit(&self, slots: &[u16], mut visit: impl FnMut(&Copy)) {
         let wanted: BTreeSet<u16> = slots.iter().copied().collect();
         let mut cursor = Some(0);
         while let Some(from) = cursor {
@@ -331,106 +340,6 @@ impl Ownership {
             // Everything else of the node runs on this thread, too.
             tokio::task::yield_now().await;
         }
-    }
-
-    /// Tells `node_id` that this node owns `ranges` since `term`; if it cannot be told now it is told everything later.
-    fn announce(self: &Arc<Self>, node_id: &str, ranges: &[SlotRange], term: u64) {
-        let request = Request::Announce { slots: ranges.to_vec(), term };
-        let (ownership, node_id) = (self.clone(), node_id.to_string());
-        tokio::spawn(async move {
-            let told = ownership.peers.ask(&node_id, request, ANNOUNCE_TIMEOUT).await;
-            if !matches!(told, Ok(Response::Done)) {
-                ownership.inner.lock().untold.insert(node_id);
-            }
-        });
-    }
-
-    /// A connection to `node_id` stands: it may have missed announcements.
-    pub fn link_up(self: &Arc<Self>, node_id: &str) {
-        let table = self.peers.table();
-        let mut by_term: BTreeMap<u64, Vec<u16>> = BTreeMap::new();
-        for slot in (0..SLOTS as u16).filter(|slot| self.is_mine(*slot)) {
-            by_term.entry(table.term(slot)).or_default().push(slot);
-        }
-        for (term, slots) in by_term {
-            self.announce(node_id, &ranges_of(&slots), term);
-        }
-    }
-
-    /// Tells everything to those who could not be told.
-    fn retell(self: &Arc<Self>) {
-        let reachable: BTreeSet<String> = {
-            let mut inner = self.inner.lock();
-            let untold = std::mem::take(&mut inner.untold);
-            let (reachable, later) = untold.into_iter().partition(|node_id| self.peers.is_up(node_id));
-            inner.untold = later;
-            reachable
-        };
-        reachable.iter().for_each(|node_id| self.link_up(node_id));
-    }
-
-    /// What we own and should not: its rightful owner is told, in case it believes to own it already.
-    fn remind(self: &Arc<Self>) {
-        let table = self.peers.table();
-        let mut by_node: BTreeMap<(String, u64), Vec<u16>> = BTreeMap::new();
-        {
-            let mut inner = self.inner.lock();
-            if inner.reminded.elapsed() < REMIND_EVERY {
-                return;
-            }
-            inner.reminded = Instant::now();
-            let me = self.peers.view().me().node_id.clone();
-            for slot in (0..SLOTS as u16).filter(|slot| self.is_mine(*slot)) {
-                if let Some(wanted) = Self::wanted(&inner, slot).filter(|wanted| *wanted != me) {
-                    by_node.entry((wanted.to_string(), table.term(slot))).or_default().push(slot);
-                }
-            }
-        }
-        for ((node_id, term), slots) in by_node {
-            self.announce(&node_id, &ranges_of(&slots), term);
-        }
-    }
-
-    /// `peer` owns the slots since `term`.
-    pub fn take_announcement(self: &Arc<Self>, peer: &Peer, ranges: &[SlotRange], term: u64) -> Response {
-        let Some(index) = self.peers.index_of(&peer.node_id) else {
-            return Response::Error("not in the view yet: tell me later".to_string());
-        };
-        let me = self.peers.view().me().node_id.clone();
-        let mut superseded = Vec::new();
-        for slot in ranges.iter().flat_map(slots_of) {
-            if self.is_mine(slot) {
-                let mut inner = self.inner.lock();
-                if Self::wanted(&inner, slot) == Some(&me) {
-                    // Both own it, after a split: we should, so we claim it with a higher term.
-                    inner.contested.insert(slot);
-                    continue;
-                }
-                drop(inner);
-                if self.peers.learn_owner(slot, index, term) {
-                    superseded.push(slot);
-                }
-            } else {
-                self.peers.learn_owner(slot, index, term);
-            }
-        }
-        if !superseded.is_empty() {
-            // We did not know that we had been replaced: what we counted meanwhile goes home.
-            tracing::warn!(peer = %peer.node_id, slots = superseded.len(), "another node took over slots of ours");
-            let ownership = self.clone();
-            tokio::spawn(async move {
-                let origin = ownership.store.segment().origin();
-                let mark = |copy: &Copy| {
-                    if has_share_of(copy, origin) {
-                        ownership.store.mark_pending(copy.key.as_key());
-                    }
-                };
-                ownership.visit(&superseded, mark).await;
-            });
-        }
-        self.inner.lock().stale = true;
-        self.peers.changed.notify_waiters();
-        Response::Done
     }
 
     /// `peer` claims slots: those we own are frozen, flushed to it and let go, if it should own them.
@@ -476,8 +385,4 @@ impl Ownership {
             Response::NotOwner { owner: Some(me), term }
         }
     }
-}
-
-fn has_share_of(copy: &Copy, origin: u64) -> bool {
-    matches!(&copy.state.body, Body::Counter(shares) if shares.iter().any(|share| share.origin == origin))
 }

@@ -114,7 +114,6 @@ impl Node {
                 self.replicator.connected(&node_id);
                 self.ownership.link_up(&node_id);
                 if self.peers.ping(&node_id, self.patience()).await {
-                    self.replicator.answers_again(&node_id);
                     self.membership.lock().ping(&node_id, true, self.now_ms());
                 }
             }

@@ -37,6 +37,7 @@ impl Handler for PeerHandler {
             }
             Request::Announce { slots, term } => Answer::Now(node.ownership.take_announcement(peer, &slots, term)),
             Request::Share(copies) => Answer::Now(node.homeward.receive(copies)),
+            Request::Replay(copies) => Answer::Now(node.homeward.replay(copies)),
             Request::Resolve { stream, ids } => {
                 Answer::Now(Response::Fates(ids.iter().map(|id| node.store.resolve(stream, *id)).collect()))
             }

@@ -166,9 +166,7 @@ async fn close_breakers(node: Arc<Node>) {
             if open && asking.lock().insert(node_id.clone()) {
                 let (node, asking, node_id) = (node.clone(), asking.clone(), node_id.clone());
                 tokio::spawn(async move {
-                    if node.peers.ping(&node_id, node.patience()).await {
-                        node.replicator.answers_again(&node_id);
-                    }
+                    node.peers.ping(&node_id, node.patience()).await;
                     asking.lock().remove(&node_id);
                 });
             }
@@ -344,8 +342,14 @@ fn publish(node: &Node, view: &View, now: u64, member_for_ms: u64) -> bool {
         }
         table.set_state(state, &reason);
     }
-    let speaks = view.refused.is_none() && ready && view.joined && view.quorum;
+    let held = table.lease_holds(now);
+    let able = view.refused.is_none() && ready && view.joined && view.quorum;
+    let speaks = node.ownership.may_speak(able, held);
     let lease = if speaks { now + LEASE_MS } else { 0 };
     table.lease_until_ms.store(lease, Ordering::Release);
+    if speaks && !held {
+        // What was changed without an owner is settled, or replayed, now.
+        node.store.rescan_dirty();
+    }
     speaks
 }

@@ -27,7 +27,7 @@ use crate::store::{Standing, Store};
 use crate::wire::message::{Call, Op, Outcome, Reply, Request, Response};
 
 pub use estimate::estimate;
-pub use place::{Place, has_moved, place};
+pub use place::{Place, has_moved, place, standing_of_write};
 pub use serve::local_outcome;
 pub use unresolved::amount;
 
@@ -241,7 +241,7 @@ impl Router {
         if !speaks() && is_conditional(&call.op) {
             return refused(call);
         }
-        let outcome = local_outcome(&self.store, call, Standing::Owner { term });
+        let outcome = local_outcome(&self.store, call, standing_of(&call.op, term, speaks()));
         if !speaks() && is_conditional(&call.op) {
             return refused(call);
         }
@@ -265,6 +265,12 @@ pub fn count_here(store: &Store, call: &Call) -> Reply {
 /// not at all.
 pub fn is_conditional(op: &Op) -> bool {
     matches!(op, Op::SetNx { .. } | Op::Append { .. } | Op::Cas { .. })
+}
+
+/// As whom the owner of `term` carries out an operation.
+fn standing_of(op: &Op, term: u64, speaks: bool) -> Standing {
+    let owner = Standing::Owner { term };
+    if matches!(op, Op::Incr { .. }) { owner } else { standing_of_write(owner, speaks) }
 }
 
 /// The answer to a conditional operation that no owner has decided.

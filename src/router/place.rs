@@ -38,3 +38,9 @@ pub fn has_moved(table: &Table, slot: u16, standing: Standing) -> bool {
     let Standing::Owner { term } = standing else { return false };
     table.ownership(slot) != (table.self_index().map_or(Owner::Nobody, Owner::Member), term)
 }
+
+/// As whom a set, delete or new deadline is made: an owner that does not speak for the cluster makes it as a change to be
+/// replayed. (An increment needs nothing of that: its share counts whoever owns the key.)
+pub fn standing_of_write(standing: Standing, speaks: bool) -> Standing {
+    if speaks { standing } else { Standing::Degraded }
+}

@@ -35,7 +35,8 @@ impl Router {
         if degraded && super::is_conditional(&call.op) {
             return Response::Reply(super::refused(&call));
         }
-        match self.store.call(call.key.as_key(), op, Standing::Owner { term }, request) {
+        let standing = super::standing_of(&call.op, term, !degraded);
+        match self.store.call(call.key.as_key(), op, standing, request) {
             // The lease ran out meanwhile: another owner may have decided otherwise.
             Called::Done { .. }
                 if super::is_conditional(&call.op) && !table.lease_holds(self.store.clock().now_ms()) =>

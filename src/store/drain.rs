@@ -133,7 +133,7 @@ impl Inner {
                 item.own = value;
             }
             if let Some(copy) = locked.copy_of(reference, &item, now_ms) {
-                out.push(Drain { copy, pending: meta.has(Meta::LIVE | Meta::PENDING) });
+                out.push(Drain { copy, pending: meta.has(Meta::PENDING) });
             }
         }
         Some(true)
@@ -205,7 +205,7 @@ impl Store {
         let Some(reference) = locked.find(key, hash) else { return };
         let flags = self.inner.flags(flags);
         if flags != 0 {
-            // Only a counter has shares.
+            // Only a counter has shares; something else is pending only as a diverged change.
             let after = |meta: Meta| {
                 let counter = meta.has(Meta::LIVE | Meta::COUNTER);
                 Meta(meta.0 | if counter { flags } else { flags & !Meta::PENDING })
@@ -234,7 +234,7 @@ impl Store {
             for index in 0..state.carved as usize {
                 let reference = area.reference(page, state.class as usize, index);
                 let (_, meta) = unpair(area.pair(reference).load(Ordering::Acquire));
-                if meta.has(Meta::LIVE | Meta::PENDING) {
+                if meta.has(Meta::PENDING) {
                     pending += 1;
                     let namespace_len = area.read_key(reference, &mut bytes);
                     let (namespace, name) = bytes.split_at(namespace_len);

@@ -27,7 +27,7 @@ impl Locked<'_> {
         let Some(reference) = self.find(key, hash) else { return Ok(()) };
         self.claim(reference);
         let mut item = self.load(reference);
-        if item.diverged {
+        if item.diverged.is_some() {
             self.unclaim();
             return Ok(());
         }
@@ -46,7 +46,7 @@ impl Locked<'_> {
     }
 
     fn confirm(&mut self, key: Key<'_>, hash: u64) {
-        let unconfirmed = |item: &Item| (item.term, item.stamp) == (0, UNCONFIRMED) && !item.diverged;
+        let unconfirmed = |item: &Item| (item.term, item.stamp) == (0, UNCONFIRMED) && item.diverged.is_none();
         let Some(reference) = self.find(key, hash) else { return };
         if unconfirmed(&self.load(reference)) {
             self.claim(reference);

@@ -6,7 +6,7 @@ use super::layout::{Meta, Shape, entry_class, shard_of, tag_of, unpair};
 use super::shard::Locked;
 use super::{Fail, Inner, RequestId, TOMBSTONE_GRACE_MS};
 use crate::metrics::Lost;
-use crate::record::{Body, Copy, Key, KeyBuf, Share, State, Window};
+use crate::record::{Body, Copy, Diverged, Key, KeyBuf, Share, State, Window};
 
 /// The top bit of a sequence marks a share as ended: larger than any stamp, so it wins every join. The rest is when.
 pub(super) const ENDED: u64 = 1 << 63;
@@ -42,15 +42,19 @@ pub(super) struct Item {
     pub own: i64,
     /// Among DIRTY, PENDING, OWN.
     pub flags: u64,
-    pub diverged: bool,
+    /// Changed without an owner over the state (term, stamp).
+    pub diverged: Option<Diverged>,
     /// Of a tombstone: when it may go.
     pub deadline: u64,
     pub window: Window,
     pub stamp: u64,
     pub term: u64,
-    /// Other shares that count, base and ended marks included. Of a tombstone: that counted.
+    /// Other shares that count, ended marks included. Of a tombstone: that counted.
     pub shares: Vec<Share>,
 }
+
+/// Origin of the record that keeps what is known of a diverged change, in the chain behind the shares.
+const DIVERGED_ORIGIN: u64 = 0;
 
 /// What to do with the entry's chain.
 #[derive(Clone, Copy)]
@@ -83,9 +87,36 @@ impl Item {
         self.flags & flag != 0
     }
 
-    /// The sum of the other shares.
+    /// The sum of all but the own share.
     pub fn foreign(&self) -> i128 {
-        self.shares.iter().map(|share| i128::from(share.amount)).sum()
+        let base = self.diverged.map_or(0, |diverged| i128::from(diverged.amount));
+        self.shares.iter().map(|share| i128::from(share.amount)).sum::<i128>() + base
+    }
+
+    /// Makes this a change without an owner, over the state that was there.
+    pub fn diverge(&mut self, diverged: Diverged) {
+        self.diverged = Some(diverged);
+        self.flags |= Meta::PENDING | Meta::DIRTY;
+    }
+
+    /// The change is the owner's now: an integer that was set becomes its share.
+    pub fn converge(&mut self) {
+        if let Some(Diverged { amount, .. }) = self.diverged.take()
+            && amount != 0
+        {
+            self.own = self.own.saturating_add(amount);
+            self.flags |= Meta::OWN;
+        }
+    }
+
+    /// What is kept in the chain.
+    fn records(&self) -> Vec<Share> {
+        let mut records = self.shares.clone();
+        if let Some(Diverged { at, amount, sets }) = self.diverged.filter(|diverged| diverged.at != 0) {
+            let window = Window { stamp: sets.into(), origin: 0 };
+            records.push(Share { origin: DIVERGED_ORIGIN, window, sequence: at, amount });
+        }
+        records
     }
 
     /// How much of its own nobody else knows: what is lost if the window ends here and now.
@@ -108,7 +139,7 @@ impl Item {
                 if share.origin != origin && age_ms < TOMBSTONE_GRACE_MS {
                     add(*share);
                 }
-            } else if share.window.origin != origin && share.origin != 0 {
+            } else if share.window.origin != origin {
                 add(ended_mark(share.window, now));
             }
         }
@@ -186,16 +217,24 @@ impl Locked<'_> {
             let kind = if meta.has(Meta::ELSEWHERE) { Kind::Elsewhere } else { Kind::Bytes };
             (kind(value as u32), (value as u64 >> 32) as usize)
         };
+        let mut shares =
+            if shape.chain == 0 || shares == 0 { Vec::new() } else { self.load_shares(shape.chain, shares) };
+        let record = shares.iter().position(|share| share.origin == DIVERGED_ORIGIN).map(|at| shares.remove(at));
+        let known = record.map_or(Diverged { at: 0, amount: 0, sets: false }, |record| Diverged {
+            at: record.sequence,
+            amount: record.amount,
+            sets: record.window.stamp != 0,
+        });
         Item {
             kind,
             own: if kind.len().is_some() { 0 } else { value },
             flags: meta.0 & (Meta::DIRTY | Meta::PENDING | Meta::OWN),
-            diverged: shape.flags & Shape::DIVERGED != 0,
+            diverged: (shape.flags & Shape::DIVERGED != 0).then_some(known),
             deadline: meta.deadline(),
             window: self.area.window(reference),
             stamp: self.area.word(reference, 5).load(Ordering::Relaxed),
             term: self.area.word(reference, 6).load(Ordering::Relaxed),
-            shares: if shape.chain == 0 || shares == 0 { Vec::new() } else { self.load_shares(shape.chain, shares) },
+            shares,
         }
     }
 
@@ -216,11 +255,21 @@ impl Locked<'_> {
     pub fn load_bytes(&self, reference: u32, item: &Item) -> Vec<u8> {
         let shape = Shape::decode(self.area.word(reference, 7).load(Ordering::Relaxed));
         let Kind::Bytes(len) = item.kind else { return Vec::new() };
-        let skip = item.shares.len() * SHARE_LEN;
+        let (value, _) = unpair(self.area.pair(reference).load(Ordering::Acquire));
+        let skip = (value as u64 >> 32) as usize * SHARE_LEN;
         let mut bytes = Vec::with_capacity(skip + len as usize);
         self.read_chain(shape.chain, usize::MAX, &mut bytes);
         bytes.drain(..skip);
         bytes
+    }
+
+    /// What to write for an entry whose value stays and whose records have changed.
+    pub fn content_of<'a>(&self, reference: u32, item: &Item, bytes: &'a mut Vec<u8>) -> Content<'a> {
+        if !matches!(item.kind, Kind::Bytes(_)) {
+            return Content::Shares;
+        }
+        *bytes = self.load_bytes(reference, item);
+        Content::Bytes(bytes)
     }
 
     /// Writes an entry, in `at` or a new one, in one transaction, together with the mark of the request, if any.
@@ -251,7 +300,8 @@ impl Locked<'_> {
         request: Option<RequestId>,
     ) -> Result<u32, Fail> {
         debug_assert_eq!(shard_of(hash), self.index);
-        if item.shares.len() > SHARES_MAX {
+        let records = item.records();
+        if records.len() > SHARES_MAX {
             return Err(Fail::Refused(crate::error::Refusal::MemoryFull));
         }
         let area = self.area;
@@ -259,7 +309,7 @@ impl Locked<'_> {
         let old_chain = old.map_or(0, |shape| shape.chain);
         let mut encoded = Vec::new();
         if matches!(content, Content::Shares | Content::Bytes(_)) {
-            for share in &item.shares {
+            for share in &records {
                 let words =
                     [share.origin, share.window.stamp, share.window.origin, share.sequence, share.amount as u64];
                 words.iter().for_each(|word| encoded.extend_from_slice(&word.to_le_bytes()));
@@ -282,7 +332,7 @@ impl Locked<'_> {
                 return Err(Fail::Handled);
             }
         }
-        let diverged = if item.diverged { Shape::DIVERGED } else { 0 };
+        let diverged = if item.diverged.is_some() { Shape::DIVERGED } else { 0 };
         let shape = Shape {
             chain,
             key_len: key_len as u16,
@@ -294,7 +344,7 @@ impl Locked<'_> {
         let (_, old_meta) = unpair(area.pair(reference).load(Ordering::Acquire));
         let meta = old_meta.next(item.deadline, self.meta_flags(item));
         let value = match item.kind {
-            Kind::Bytes(len) | Kind::Elsewhere(len) => (u64::from(len) | (item.shares.len() as u64) << 32) as i64,
+            Kind::Bytes(len) | Kind::Elsewhere(len) => (u64::from(len) | (records.len() as u64) << 32) as i64,
             Kind::Counter | Kind::Tombstone => item.own,
         };
         if at.is_none() {
@@ -343,10 +393,14 @@ impl Locked<'_> {
         let flags = self.inner.flags(item.flags);
         match item.kind {
             Kind::Tombstone => flags,
-            Kind::Bytes(_) => flags & !(Meta::OWN | Meta::PENDING) | Meta::LIVE,
-            Kind::Elsewhere(_) => flags & !(Meta::OWN | Meta::PENDING) | Meta::LIVE | Meta::ELSEWHERE,
+            Kind::Bytes(_) | Kind::Elsewhere(_) => {
+                let pending = if item.diverged.is_some() { 0 } else { Meta::PENDING };
+                let elsewhere = if matches!(item.kind, Kind::Elsewhere(_)) { Meta::ELSEWHERE } else { 0 };
+                flags & !(Meta::OWN | pending) | Meta::LIVE | elsewhere
+            }
             Kind::Counter => {
-                let others = item.shares.iter().any(|share| !is_mark(share));
+                let base = item.diverged.is_some_and(|diverged| diverged.amount != 0);
+                let others = base || item.shares.iter().any(|share| !is_mark(share));
                 flags | Meta::LIVE | Meta::COUNTER | if others { Meta::SHARES } else { 0 }
             }
         }
@@ -417,7 +471,7 @@ impl Locked<'_> {
             _ => Some(item.deadline.checked_sub(now_ms).filter(|left| *left > 0)?),
         };
         let shares = || {
-            let mut shares: Vec<Share> = item.shares.iter().copied().filter(|share| share.origin != 0).collect();
+            let mut shares = item.shares.clone();
             if item.has(Meta::OWN) {
                 let (origin, sequence) = (self.inner.origin(), self.inner.hlc());
                 shares.push(Share { origin, window: item.window, sequence, amount: item.own });
@@ -431,7 +485,8 @@ impl Locked<'_> {
             Kind::Bytes(len) if !whole => Body::Elsewhere { len },
             Kind::Bytes(_) => Body::Bytes(self.load_bytes(reference, item).into()),
         };
-        Some(State { term: item.term, stamp: item.stamp, window: item.window, ttl_ms, body })
+        let (term, stamp, window, diverged) = (item.term, item.stamp, item.window, item.diverged);
+        Some(State { term, stamp, window, ttl_ms, diverged, body })
     }
 
     /// An entry with its key, as it leaves the host.

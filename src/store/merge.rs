@@ -1,7 +1,8 @@
 //! How two states of a key become one.
 //!
 //! Shares join: per (origin, window) the larger sequence wins. Everything else about a key is the owner's, by
-//! (term, stamp). A share whose window is known to have ended does not count: windows of the live window's origin that
+//! (term, stamp). A diverged change keeps the stamp it was made over, its base: a clean state of that very stamp does not
+//! replace it, whoever owns the key by now; one that was written meanwhile does (`replay` brings it to the owner). A share whose window is known to have ended does not count: windows of the live window's origin that
 //! are older, windows listed in a tombstone, and windows under a mark (a share whose sequence has the top bit set),
 //! which an owner leaves when a new window follows one of another origin. Marks travel in the owner's states only.
 //!
@@ -15,7 +16,7 @@ use super::layout::{Meta, shard_of};
 use super::shard::Locked;
 use super::sweep::Room;
 use super::{Applied, Fail, Joined, Store, TOMBSTONE_GRACE_MS};
-use crate::record::{Body, Copy, Key, Share, State, Window};
+use crate::record::{Body, Copy, Diverged, Key, Share, State, Window};
 
 /// Joins one share; whether it was new.
 fn join(shares: &mut Vec<Share>, share: Share) -> bool {
@@ -74,8 +75,13 @@ fn adopt_own(item: &mut Item, origin: u64) {
 }
 
 /// Whether both are the same bytes, here or elsewhere.
-fn same_bytes(local: &Item, window: Window, kind: Kind) -> bool {
-    local.window == window && local.kind.len().is_some() && local.kind.len() == kind.len()
+fn same_bytes(local: &Item, state: &State) -> bool {
+    let len = match &state.body {
+        Body::Bytes(bytes) => bytes.len() as u32,
+        Body::Elsewhere { len } => *len,
+        Body::Counter(_) | Body::Tombstone(_) => return false,
+    };
+    local.window == state.window && local.kind.len() == Some(len)
 }
 
 enum Verdict<'a> {
@@ -96,41 +102,65 @@ fn completed<'a>(local: &Item, theirs: Item, newer: bool, content: Content<'a>, 
     Verdict::Write(item, if brings { content } else { Content::Keep }, 0)
 }
 
+/// The shares that a state has, and how they are written.
+fn shares_and_content(state: &State) -> (&[Share], Content<'_>) {
+    match &state.body {
+        Body::Counter(shares) | Body::Tombstone(shares) => (shares, Content::Shares),
+        Body::Bytes(bytes) => (&[], Content::Bytes(bytes)),
+        Body::Elsewhere { .. } => (&[], Content::Shares),
+    }
+}
+
 impl Locked<'_> {
-    fn verdict<'a>(&self, local: Option<&Item>, state: &'a State, now_ms: u64, sender_owns: bool) -> Verdict<'a> {
-        let origin = self.inner.origin();
-        let deadline = match (&state.body, state.ttl_ms) {
-            (Body::Tombstone(_), _) => (now_ms + TOMBSTONE_GRACE_MS).min(Meta::DEADLINE_MAX),
-            (_, Some(0)) => return Verdict::Stale,
-            (_, ttl_ms) => self.inner.deadline(now_ms, ttl_ms),
+    /// The entry that a state makes where nothing is known of the key.
+    fn item_of(&self, state: &State, now_ms: u64, sender_owns: bool) -> Item {
+        let kind = match &state.body {
+            Body::Counter(_) => Kind::Counter,
+            Body::Bytes(bytes) => Kind::Bytes(bytes.len() as u32),
+            Body::Tombstone(_) => Kind::Tombstone,
+            Body::Elsewhere { len } => Kind::Elsewhere(*len),
         };
-        let empty: &[Share] = &[];
-        let (kind, theirs, content) = match &state.body {
-            Body::Counter(shares) => (Kind::Counter, shares.as_slice(), Content::Shares),
-            Body::Tombstone(shares) => (Kind::Tombstone, shares.as_slice(), Content::Shares),
-            Body::Bytes(bytes) => (Kind::Bytes(bytes.len() as u32), empty, Content::Bytes(bytes)),
-            Body::Elsewhere { len } => (Kind::Elsewhere(*len), empty, Content::Shares),
+        let deadline = match kind {
+            Kind::Tombstone => (now_ms + TOMBSTONE_GRACE_MS).min(Meta::DEADLINE_MAX),
+            Kind::Counter | Kind::Bytes(_) | Kind::Elsewhere(_) => self.inner.deadline(now_ms, state.ttl_ms),
         };
-        let fresh = || Item {
+        // A diverged change is replayed by whoever holds it: the one who made it may be gone.
+        let pending = if state.diverged.is_some() { Meta::PENDING | Meta::DIRTY } else { 0 };
+        let (shares, _) = shares_and_content(state);
+        Item {
             kind,
             own: 0,
-            flags: if sender_owns { 0 } else { Meta::DIRTY },
-            diverged: false,
+            flags: pending | if sender_owns { 0 } else { Meta::DIRTY },
+            diverged: state.diverged,
             deadline,
             window: state.window,
             stamp: state.stamp,
             term: state.term,
-            shares: theirs.iter().copied().filter(|share| share.origin != 0).collect(),
-        };
+            shares: shares.iter().copied().filter(|share| share.origin != 0).collect(),
+        }
+    }
+
+    fn verdict<'a>(&self, local: Option<&Item>, state: &'a State, now_ms: u64, sender_owns: bool) -> Verdict<'a> {
+        if state.ttl_ms == Some(0) && !matches!(state.body, Body::Tombstone(_)) {
+            return Verdict::Stale;
+        }
+        let origin = self.inner.origin();
+        let (theirs, content) = shares_and_content(state);
+        let fresh = || self.item_of(state, now_ms, sender_owns);
         let Some(local) = local else {
             let mut item = fresh();
             adopt_own(&mut item, origin);
             return Verdict::Write(item, content, 0);
         };
         let same = local.window == state.window;
-        let order = (state.term, state.stamp).cmp(&(local.term, local.stamp));
-        let newer = order.is_gt() || order.is_eq() && (local.diverged || sender_owns && !same);
-        if same_bytes(local, state.window, kind) && !(newer && local.shares.iter().any(|share| share.origin == 0)) {
+        let at = |diverged: Option<Diverged>| diverged.map_or(0, |diverged| diverged.at);
+        if local.diverged.is_some() && state.diverged.is_none() && state.stamp == local.stamp {
+            return self.over_its_base(local, state, theirs);
+        }
+        let order = (state.term, state.stamp, at(state.diverged)).cmp(&(local.term, local.stamp, at(local.diverged)));
+        let newer = order.is_gt() || order.is_eq() && sender_owns && !same;
+        let clean = local.diverged.is_none() && state.diverged.is_none();
+        if clean && same_bytes(local, state) {
             return completed(local, fresh(), newer, content, now_ms);
         }
         if newer {
@@ -138,7 +168,8 @@ impl Locked<'_> {
         }
         // Not newer: only its shares can be, and only to a counter.
         let expired = local.kind != Kind::Tombstone && !local.is_live(now_ms);
-        if kind != Kind::Counter || local.kind != Kind::Counter || !same && ended(local, state.window) {
+        let is_counter = matches!(state.body, Body::Counter(_));
+        if !is_counter || local.kind != Kind::Counter || !same && ended(local, state.window) {
             return Verdict::Stale;
         }
         if expired && !same {
@@ -158,8 +189,22 @@ impl Locked<'_> {
         Verdict::Write(item, Content::Shares, 0)
     }
 
+    /// The state that a diverged change was made over: the change stays, in the term that the state has by now.
+    fn over_its_base<'a>(&self, local: &Item, state: &'a State, theirs: &'a [Share]) -> Verdict<'a> {
+        let mut item = local.clone();
+        item.term = item.term.max(state.term);
+        let counters = matches!(state.body, Body::Counter(_)) && local.kind == Kind::Counter;
+        let joined = counters && local.window == state.window && self.join_into(&mut item, theirs);
+        if item.term == local.term && !joined {
+            return Verdict::Stale;
+        }
+        // Another owner, perhaps: it is told at once.
+        item.flags |= Meta::PENDING | Meta::DIRTY;
+        Verdict::Write(item, if joined { Content::Shares } else { Content::Keep }, 0)
+    }
+
     /// Joins another host's shares, not its marks; whether anything counts that did not before.
-    fn join_into(&self, item: &mut Item, theirs: &[Share]) -> bool {
+    pub fn join_into(&self, item: &mut Item, theirs: &[Share]) -> bool {
         let origin = self.inner.origin();
         let mut changed = false;
         for share in theirs.iter().filter(|share| share.origin != 0 && !is_mark(share)) {
@@ -193,7 +238,7 @@ impl Locked<'_> {
                 // Counted apart, in a window that the tombstone knows nothing of: it still has to go home.
                 let mut kept = local.clone();
                 kept.shares.retain(|share| share.origin == origin && !is_mark(share) && !ends(share.window));
-                (kept.term, kept.stamp, kept.diverged) = (item.term, item.stamp, false);
+                (kept.term, kept.stamp, kept.diverged) = (item.term, item.stamp, item.diverged);
                 kept.flags |= Meta::PENDING | Meta::DIRTY;
                 return Verdict::Write(kept, Content::Shares, 0);
             }
@@ -202,7 +247,7 @@ impl Locked<'_> {
             let known: u64 = known.map(|share| share.amount.unsigned_abs()).sum();
             if same {
                 (item.own, item.flags) = (local.own, item.flags | local.flags & Meta::OWN);
-                local.shares.iter().filter(|share| share.origin != 0).for_each(|share| {
+                local.shares.iter().for_each(|share| {
                     join(&mut item.shares, *share);
                 });
             }
@@ -210,14 +255,18 @@ impl Locked<'_> {
             return Verdict::Write(item, content, if pending { lost.saturating_sub(known) } else { 0 });
         }
         if same {
-            (item.own, item.flags) = (local.own, item.flags | local.flags & (Meta::OWN | Meta::PENDING) | dirty);
+            // A diverged change is pending, too; what is left of it is not.
+            let counted =
+                local.has(Meta::OWN) || local.shares.iter().any(|share| share.origin == origin && !is_mark(share));
+            let kept = Meta::OWN | if counted { Meta::PENDING } else { 0 };
+            (item.own, item.flags) = (local.own, item.flags | local.flags & kept | dirty);
             let known =
                 |share: &Share| share.origin == origin && share.window == local.window && share.amount == local.own;
             if local.has(Meta::OWN) && !item.shares.iter().any(known) {
                 item.flags |= Meta::PENDING | Meta::DIRTY;
             }
             // What has ended is for the owner to say: a mark that its state lacks is no longer one.
-            local.shares.iter().filter(|share| share.origin != 0 && !is_mark(share)).for_each(|share| {
+            local.shares.iter().filter(|share| !is_mark(share)).for_each(|share| {
                 join(&mut item.shares, *share);
             });
             adopt_own(&mut item, origin);
@@ -229,7 +278,7 @@ impl Locked<'_> {
             let counted = local.has(Meta::OWN).then_some(inline);
             for share in local.shares.iter().copied().chain(counted) {
                 let over = follows(item.window, share.window) || marked(&item.shares, share.window);
-                if share.origin == 0 || is_mark(&share) || over {
+                if is_mark(&share) || over {
                     continue;
                 }
                 if share.origin == origin {
@@ -246,6 +295,18 @@ impl Locked<'_> {
         adopt_own(&mut item, origin);
         drop_ended(&mut item);
         Verdict::Write(item, content, if pending { dropped } else { 0 })
+    }
+
+    /// Writes the owner's state over a diverged change, whatever their order.
+    pub fn overrule(&mut self, copy: &Copy, hash: u64, reference: u32, local: &Item) -> Result<(), Fail> {
+        let now_ms = self.inner.clock.now_ms();
+        let (_, content) = shares_and_content(&copy.state);
+        let item = self.item_of(&copy.state, now_ms, true);
+        if let Verdict::Write(item, content, lost) = self.replaced(local, item, content, now_ms) {
+            self.save(copy.key.as_key(), hash, Some(reference), &item, content, None)?;
+            self.inner.lose(lost);
+        }
+        Ok(())
     }
 
     fn apply(&mut self, key: Key<'_>, hash: u64, state: &State, sender_owns: bool) -> Result<Applied, Fail> {
@@ -310,7 +371,7 @@ impl Locked<'_> {
                     kind: Kind::Counter,
                     own: 0,
                     flags: 0,
-                    diverged: false,
+                    diverged: None,
                     deadline: self.inner.deadline(now_ms, state.ttl_ms),
                     window: state.window,
                     stamp,
@@ -358,7 +419,7 @@ impl Locked<'_> {
                 share.amount == amount && (window != sent.window || share.sequence >= sent.sequence)
             })
         });
-        if home {
+        if home && item.diverged.is_none() {
             item.flags &= !Meta::PENDING;
         } else if lost == 0 {
             self.unclaim();
@@ -372,7 +433,7 @@ impl Locked<'_> {
 }
 
 impl Store {
-    fn observe(&self, state: &State) {
+    pub(super) fn observe(&self, state: &State) {
         let (segment, clock) = (self.segment(), self.clock());
         segment.hlc_observe(state.stamp, clock);
         segment.hlc_observe(state.window.stamp, clock);
@@ -417,8 +478,9 @@ impl Store {
     }
 
     /// This segment owns the key's slot since `term`: its own share is home, and its state is the owner's. With `raise`
-    /// that state outranks every copy's; without (a minority that took over: no write of the other side must yield to
-    /// that) only what was changed here without an owner does. Whether the key is there.
+    /// (it speaks for the cluster) that state outranks every copy's, and what was changed without an owner is a change of
+    /// this one; without (a minority that took over: no write of the other side must yield to that) neither. The stamp
+    /// stays where nothing was changed: a takeover is no write. Whether the key is there.
     pub fn settle_own(&self, key: Key<'_>, term: u64, raise: bool) -> bool {
         let hash = self.inner.area.hash(key);
         let settled = self.attempt(hash, |locked| {
@@ -426,12 +488,21 @@ impl Store {
             let Some(reference) = locked.find(key, hash) else { return Ok(false) };
             locked.claim(reference);
             let mut item = locked.load(reference);
-            item.flags = item.flags & !Meta::PENDING | Meta::DIRTY;
-            if item.term < term && (raise || item.diverged) {
-                (item.term, item.stamp) = (term, locked.inner.hlc());
+            item.flags |= Meta::DIRTY;
+            let converges = raise && item.diverged.is_some();
+            if raise {
+                item.term = item.term.max(term);
             }
-            item.diverged = false;
-            locked.save(key, hash, Some(reference), &item, Content::Keep, None)?;
+            if converges {
+                item.stamp = locked.inner.hlc();
+                item.converge();
+            }
+            if item.diverged.is_none() {
+                item.flags &= !Meta::PENDING;
+            }
+            let mut bytes = Vec::new();
+            let content = if converges { locked.content_of(reference, &item, &mut bytes) } else { Content::Keep };
+            locked.save(key, hash, Some(reference), &item, content, None)?;
             Ok(true)
         });
         settled.unwrap_or(false)

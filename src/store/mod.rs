@@ -16,6 +16,7 @@ mod item;
 mod layout;
 mod merge;
 mod ops;
+mod replay;
 mod shard;
 mod slab;
 mod stubs;
@@ -61,8 +62,8 @@ pub enum Standing {
         /// The term of the ownership.
         term: u64,
     },
-    /// No owner to be had: increments count in the own share until an owner acknowledges it; other changes diverge
-    /// from the owner's state and yield to it.
+    /// Nobody to be had who speaks for the cluster: increments count in the own share until an owner acknowledges it;
+    /// other changes diverge from the owner's state until they are replayed.
     Degraded,
 }
 
@@ -189,6 +190,17 @@ pub enum Joined {
     Merged(State),
     /// Its window has ended here; the state that says so.
     Ended(Option<State>),
+    /// No room (or a stopped process holds the shard): nothing changed.
+    Full,
+}
+
+/// What became of a change that was made without an owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Replayed {
+    /// It is the owner's now; the state.
+    Applied(State),
+    /// The key was written meanwhile (or has ended): the owner's state, if it has one.
+    Yielded(Option<State>),
     /// No room (or a stopped process holds the shard): nothing changed.
     Full,
 }

@@ -9,7 +9,7 @@ use super::shard::Locked;
 use super::sweep::Room;
 use super::{Called, Counted, Fail, Op, Outcome, RequestId, Standing, Store, TOMBSTONE_GRACE_MS, Ttl, Value};
 use crate::error::Refusal;
-use crate::record::{Key, Share, State, Window, canonical_integer};
+use crate::record::{Diverged, Key, State, Window, canonical_integer};
 
 /// Longer bytes do not come back with the answer to a request: the caller has them, or reads them when it needs them.
 const STATE_BYTES_MAX: u32 = 4096;
@@ -35,7 +35,7 @@ impl Locked<'_> {
         (found, self.inner.clock.now_ms())
     }
 
-    fn put_item(
+    pub fn put_item(
         &mut self,
         change: &Change<'_>,
         at: Option<u32>,
@@ -49,10 +49,12 @@ impl Locked<'_> {
     fn new_life(&self, change: &Change<'_>, old: Option<&Item>, kind: Kind, deadline: u64) -> (Item, u64) {
         let (stamp, origin) = (self.inner.hlc(), self.inner.origin());
         let (term, own_stamp, diverged) = match change.standing {
-            Standing::Owner { term } if old.is_none_or(|old| old.term <= term) => (term, stamp, false),
-            // An owner that has been replaced since it looked: its change yields to the new owner's state.
-            Standing::Owner { .. } => old.map_or((0, 0, true), |old| (old.term, old.stamp, true)),
-            Standing::Degraded => old.map_or((0, 0, false), |old| (old.term, old.stamp, old.diverged)),
+            Standing::Owner { term } if old.is_none_or(|old| old.term <= term) => (term, stamp, None),
+            // Degraded, or an owner that has been replaced since it looked.
+            Standing::Owner { .. } | Standing::Degraded => {
+                let at = |old: &Item| old.diverged.map(|_| Diverged { at: stamp, amount: 0, sets: true });
+                old.map_or((0, 0, None), |old| (old.term, old.stamp, at(old)))
+            }
         };
         let pending = old.is_some_and(|old| old.has(Meta::PENDING));
         let lost = match (change.standing, old) {
@@ -64,8 +66,8 @@ impl Locked<'_> {
             _ => Vec::new(),
         };
         let window = Window { stamp, origin };
-        let item =
-            Item { kind, own: 0, flags: Meta::DIRTY, diverged, deadline, window, stamp: own_stamp, term, shares };
+        let flags = Meta::DIRTY | if diverged.is_some() { Meta::PENDING } else { 0 };
+        let item = Item { kind, own: 0, flags, diverged, deadline, window, stamp: own_stamp, term, shares };
         (item, lost)
     }
 
@@ -73,11 +75,14 @@ impl Locked<'_> {
         match change.standing {
             Standing::Owner { term } if item.term <= term => {
                 (item.term, item.stamp) = (term, self.inner.hlc());
-                item.diverged = false;
+                item.converge();
                 item.flags |= Meta::DIRTY;
             }
-            // Degraded, or an owner that has been replaced since it looked: yields to the owner's state.
-            Standing::Owner { .. } | Standing::Degraded => item.diverged = true,
+            // Degraded, or an owner that has been replaced since it looked.
+            Standing::Owner { .. } | Standing::Degraded => {
+                let before = item.diverged.unwrap_or(Diverged { at: 0, amount: 0, sets: false });
+                item.diverge(Diverged { at: self.inner.hlc(), ..before });
+            }
         }
     }
 
@@ -125,7 +130,8 @@ impl Locked<'_> {
             Standing::Degraded => item.flags |= Meta::PENDING,
             Standing::Owner { .. } if self.inner.is_apart() => item.flags |= Meta::PENDING,
             // What the owner counts is home.
-            Standing::Owner { .. } => item.flags &= !Meta::PENDING,
+            Standing::Owner { .. } if item.diverged.is_none() => item.flags &= !Meta::PENDING,
+            Standing::Owner { .. } => {}
         }
         let content = if live { Content::Keep } else { Content::Shares };
         let reference = self.put_item(change, at, &item, content)?;
@@ -154,18 +160,14 @@ impl Locked<'_> {
         let kind = integer.map_or(Kind::Bytes(value.len() as u32), |_| Kind::Counter);
         let (mut item, lost) = self.new_life(change, found.as_ref().map(|(_, item)| item), kind, deadline);
         match (change.standing, integer) {
-            (Standing::Owner { .. }, Some(integer)) => {
-                item.own = integer;
-                item.flags |= Meta::OWN;
-            }
-            (Standing::Owner { .. }, None) => {}
-            (Standing::Degraded, integer) => {
-                item.diverged = true;
-                if let Some(amount) = integer {
-                    // Replaying it is for the owner to judge; until then it is a base that stays here.
-                    let (window, sequence) = (item.window, item.window.stamp);
-                    item.shares.push(Share { origin: 0, window, sequence, amount });
+            (Standing::Owner { term }, integer) if item.term == term => {
+                if let Some(integer) = integer {
+                    item.own = integer;
+                    item.flags |= Meta::OWN;
                 }
+            }
+            (_, integer) => {
+                item.diverge(Diverged { at: item.window.stamp, amount: integer.unwrap_or(0), sets: true });
             }
         }
         let content = if integer.is_some() { Content::Shares } else { Content::Bytes(value) };
@@ -186,7 +188,8 @@ impl Locked<'_> {
             self.free_entry(reference);
             return Ok((true, None));
         }
-        // The shares stay where they are: a delete needs no memory.
+        let was_counter = item.kind == Kind::Counter;
+        // The shares stay where they are: an owner's delete needs no memory.
         let content = if item.kind.len().is_some() { Content::Drop } else { Content::Keep };
         if matches!(content, Content::Drop) {
             item.shares.clear();
@@ -199,19 +202,37 @@ impl Locked<'_> {
             item.flags &= !Meta::PENDING;
         }
         self.restamp(change, &mut item);
-        let reference = self.put_item(change, Some(reference), &item, content)?;
-        Ok((true, Some(reference)))
+        if item.diverged.is_none() {
+            return Ok((true, Some(self.put_item(change, Some(reference), &item, content)?)));
+        }
+        match self.put_item(change, Some(reference), &item, Content::Shares) {
+            // No room to keep when it was made: then it is the oldest of the changes over its base.
+            Err(Fail::Need { .. }) => {
+                let (value, _) = self.claim(reference);
+                if was_counter {
+                    // Counted since the attempt gave up.
+                    item.own = value;
+                }
+                item.diverge(Diverged { at: 0, amount: 0, sets: false });
+                Ok((true, Some(self.put_item(change, Some(reference), &item, content)?)))
+            }
+            put => put.map(|reference| (true, Some(reference))),
+        }
     }
 
-    fn redate(&mut self, change: &Change<'_>, ttl_ms: Option<u64>) -> Result<(bool, Option<u32>), Fail> {
+    pub fn redate(&mut self, change: &Change<'_>, ttl_ms: Option<u64>) -> Result<(bool, Option<u32>), Fail> {
         let (found, now_ms) = self.open(change);
         let Some((reference, mut item)) = found.filter(|(_, item)| item.is_live(now_ms)) else {
             self.unclaim();
             return Ok((false, None));
         };
         item.deadline = self.inner.deadline(now_ms, ttl_ms);
+        let before = item.diverged;
         self.restamp(change, &mut item);
-        Ok((true, Some(self.put_item(change, Some(reference), &item, Content::Keep)?)))
+        let mut bytes = Vec::new();
+        let content =
+            if item.diverged == before { Content::Keep } else { self.content_of(reference, &item, &mut bytes) };
+        Ok((true, Some(self.put_item(change, Some(reference), &item, content)?)))
     }
 
     fn carry_out(&mut self, change: &Change<'_>, op: Op<'_>) -> Result<Called, Fail> {

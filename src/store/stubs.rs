@@ -46,7 +46,7 @@ impl Store {
         let done = self.attempt(hash, |locked| {
             let Some(reference) = locked.find(key, hash) else { return Ok(false) };
             let item = locked.load(reference);
-            if item.window != held.window || item.kind.len() != Some(held.len) || item.diverged {
+            if item.window != held.window || item.kind.len() != Some(held.len) || item.diverged.is_some() {
                 return Ok(false);
             }
             locked.stub(reference, key, hash)?;

@@ -118,10 +118,11 @@ impl Locked<'_> {
             Whose::Others => room != Room::Bytes && (meta.has_bytes() || same_class),
             Whose::Moving => false,
         };
-        if !may {
+        // A change that no owner has seen is kept until one has.
+        if !may || meta.has(Meta::PENDING) {
             return false;
         }
-        if shape.flags & Shape::REFERENCED != 0 && shape.flags & Shape::DIVERGED == 0 {
+        if shape.flags & Shape::REFERENCED != 0 {
             shape.flags &= !Shape::REFERENCED;
             cell.store(shape.encode(), Ordering::Relaxed);
             return false;
@@ -129,9 +130,7 @@ impl Locked<'_> {
         let hash = self.area.hash(key);
         match whose {
             Whose::Own(term) => self.delete_evicted(reference, key, hash, term).is_ok(),
-            Whose::Others if meta.has_bytes() && shape.flags & Shape::DIVERGED == 0 => {
-                self.stub(reference, key, hash).is_ok()
-            }
+            Whose::Others if meta.has_bytes() => self.stub(reference, key, hash).is_ok(),
             _ => {
                 self.free_entry(reference);
                 if matches!(whose, Whose::Others) {
@@ -161,7 +160,7 @@ impl Locked<'_> {
         if item.term > term {
             return Err(Fail::Refused(Refusal::Busy));
         }
-        (item.kind, item.diverged) = (Kind::Tombstone, false);
+        (item.kind, item.diverged) = (Kind::Tombstone, None);
         item.shares.clear();
         item.deadline = (self.inner.clock.now_ms() + TOMBSTONE_GRACE_MS).min(Meta::DEADLINE_MAX);
         (item.term, item.stamp) = (term, self.inner.hlc());

@@ -5,7 +5,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use super::WireError;
 use super::frame::Frame;
 use crate::error::Refusal;
-use crate::record::{Body, Copy, KeyBuf, Share, State, Window};
+use crate::record::{Body, Copy, Diverged, KeyBuf, Share, State, Window};
 
 /// Room is made for this many items at first, however many a count promises.
 const CAPACITY_FIRST: usize = 1_024;
@@ -18,7 +18,7 @@ const ELSEWHERE: u8 = 3;
 /// Least bytes of a share, a state and a copy: what a list's count is checked against.
 pub(super) const SHARE_LEN: usize = 8 + WINDOW_LEN + 8 + 8;
 const WINDOW_LEN: usize = 16;
-const STATE_LEN_MIN: usize = 8 + 8 + WINDOW_LEN + 1 + 1 + 4;
+const STATE_LEN_MIN: usize = 8 + 8 + WINDOW_LEN + 1 + 1 + 1 + 4;
 pub(super) const KEY_LEN_MIN: usize = 1 + 2 + 1;
 pub(super) const COPY_LEN_MIN: usize = KEY_LEN_MIN + STATE_LEN_MIN;
 
@@ -139,6 +139,7 @@ impl Reader {
             stamp: self.u64()?,
             window: self.window()?,
             ttl_ms: self.option(Self::u64)?,
+            diverged: self.option(|r| Ok(Diverged { at: r.u64()?, amount: r.i64()?, sets: r.flag()? }))?,
             body: match self.u8()? {
                 COUNTER => Body::Counter(self.list(SHARE_LEN, Self::share)?),
                 BYTES => Body::Bytes(self.blob()?),
@@ -223,6 +224,11 @@ pub(super) fn put_state(out: &mut BytesMut, state: &State) {
     out.put_u64_le(state.stamp);
     put_window(out, &state.window);
     put_ttl(out, state.ttl_ms);
+    put_option(out, state.diverged, |out, diverged| {
+        out.put_u64_le(diverged.at);
+        out.put_i64_le(diverged.amount);
+        out.put_u8(diverged.sets.into());
+    });
     match &state.body {
         Body::Counter(shares) => {
             out.put_u8(COUNTER);

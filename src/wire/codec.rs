@@ -13,9 +13,9 @@ use super::frame::{Frame, encode_frame};
 use super::message::{
     AppliedIds, Batch, Call, Fate, Homecoming, Op, Outcome, Reply, Request, Response, SlotRange, Wants,
 };
-use crate::record::KeyBuf;
+use crate::record::{Copy, KeyBuf};
 
-/// Most copies in a [`Request::Share`] and most answers in its response, whose smallest takes one byte on the wire
+/// Most copies in a [`Request::Share`] or [`Request::Replay`] and most answers in its response, whose smallest takes one byte on the wire
 /// but a hundred in memory.
 pub const SHARES_MAX: usize = 65_536;
 
@@ -37,6 +37,7 @@ mod kind {
     pub const APPEND: u8 = 0x0f;
     pub const CAS: u8 = 0x10;
     pub const FETCH: u8 = 0x11;
+    pub const REPLAY: u8 = 0x12;
 
     pub const STANDING: u8 = 0x20;
     pub const DIGEST: u8 = 0x21;
@@ -52,6 +53,7 @@ mod kind {
     pub const DONE: u8 = 0x88;
     pub const SHARES: u8 = 0x89;
     pub const FATES: u8 = 0x8a;
+    pub const ANNOUNCED: u8 = 0x8b;
     pub const ERROR: u8 = 0x8f;
     pub const STANDING_IS: u8 = 0xa0;
 }
@@ -86,6 +88,7 @@ pub fn encode_request(id: u64, request: &Request, out: &mut BytesMut) {
             out.put_u64_le(*term);
         }),
         Request::Share(copies) => encode_frame(kind::SHARE, id, out, |out| put_list(out, copies, put_copy)),
+        Request::Replay(copies) => encode_frame(kind::REPLAY, id, out, |out| put_list(out, copies, put_copy)),
         Request::Resolve { stream, ids } => encode_frame(kind::RESOLVE, id, out, |out| {
             out.put_u64_le(*stream);
             put_ids(out, ids);
@@ -188,13 +191,8 @@ pub fn decode_request(frame: Frame) -> Result<(u64, Request), WireError> {
             Request::Claim { slots: slots(r)?, synced_to }
         }
         kind::ANNOUNCE => Request::Announce { slots: slots(r)?, term: r.u64()? },
-        kind::SHARE => {
-            let copies = r.list(COPY_LEN_MIN, Reader::copy)?;
-            if copies.len() > SHARES_MAX {
-                return Err(r.invalid("number of shares"));
-            }
-            Request::Share(copies)
-        }
+        kind::SHARE => Request::Share(shares(r)?),
+        kind::REPLAY => Request::Replay(shares(r)?),
         kind::RESOLVE => Request::Resolve { stream: r.u64()?, ids: ids(r)? },
         kind::STANDING => Request::Standing,
         kind::DIGEST => Request::Digest { small_max: r.u32()?, slots: r.list(10, slot_digest)? },
@@ -232,6 +230,9 @@ pub fn encode_response(id: u64, response: &Response, out: &mut BytesMut) {
             out.put_u64_le(*term);
             put_slots(out, released);
         }),
+        Response::Announced { contested } => {
+            encode_frame(kind::ANNOUNCED, id, out, |out| put_slots(out, contested));
+        }
         Response::Done => encode_frame(kind::DONE, id, out, |_| ()),
         Response::Shares(shares) => {
             encode_frame(kind::SHARES, id, out, |out| put_list(out, shares, put_homecoming));
@@ -269,6 +270,7 @@ pub fn decode_response(frame: Frame) -> Result<(u64, Response), WireError> {
         kind::ACKED => Response::Acked { position: r.u64()?, full: r.list(4, Reader::u32)? },
         kind::PAGE => Response::Page { copies: r.list(COPY_LEN_MIN, Reader::copy)?, next: r.option(Reader::u64)? },
         kind::CLAIMED => Response::Claimed { term: r.u64()?, released: slots(r)? },
+        kind::ANNOUNCED => Response::Announced { contested: slots(r)? },
         kind::DONE => Response::Done,
         kind::SHARES => {
             let mut count = 0;
@@ -305,6 +307,14 @@ fn put_ids(out: &mut BytesMut, ids: &[u64]) {
 
 fn ids(r: &mut Reader) -> Result<Vec<u64>, WireError> {
     r.list(8, Reader::u64)
+}
+
+fn shares(r: &mut Reader) -> Result<Vec<Copy>, WireError> {
+    let copies = r.list(COPY_LEN_MIN, Reader::copy)?;
+    if copies.len() > SHARES_MAX {
+        return Err(r.invalid("number of shares"));
+    }
+    Ok(copies)
 }
 
 fn put_slots(out: &mut BytesMut, slots: &[SlotRange]) {

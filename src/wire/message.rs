@@ -120,14 +120,14 @@ pub struct SlotRange {
     pub count: u16,
 }
 
-/// What became of a share sent home.
+/// What became of a share sent home, or of a change to be replayed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Homecoming {
-    /// In the owner's count, whose state this is.
+    /// In the owner's count (or applied), whose state this is.
     Merged(State),
-    /// Its window has ended at the owner: dropped. The owner's state, if it has one.
+    /// Its window has ended at the owner (or the key was written meanwhile): dropped. The owner's state, if it has one.
     Ended(Option<State>),
-    /// The receiver does not own the key; the share stays with its host.
+    /// The receiver does not own the key, or does not speak for the cluster; the share stays with its host.
     NotOwner,
     /// The receiver has no room; the share stays with its host.
     Full,
@@ -175,6 +175,9 @@ pub enum Request {
     },
     /// Shares of the sender's host, each with the state its key has there.
     Share(Vec<Copy>),
+    /// Changes that the sender's host made without an owner: the receiver, which should own the keys, applies those whose
+    /// base it still has. Answered as Share.
+    Replay(Vec<Copy>),
     /// What became of these requests? Asking voids those not yet applied.
     Resolve {
         /// Their stream.
@@ -237,9 +240,14 @@ pub enum Response {
         /// Those that it owned until now.
         released: Vec<SlotRange>,
     },
-    /// To Announce, Flush, Digest and Offer.
+    /// To Announce: those of the slots that the receiver owns itself, or knows a later owner of.
+    Announced {
+        /// The slots.
+        contested: Vec<SlotRange>,
+    },
+    /// To Flush, Digest and Offer.
     Done,
-    /// To Share, in order.
+    /// To Share and Replay, in order.
     Shares(Vec<Homecoming>),
     /// To Resolve, in order.
     Fates(Vec<Fate>),

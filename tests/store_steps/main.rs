@@ -101,7 +101,7 @@ fn own_everything(world: &World) {
 fn foreign(world: &World, amount: i64) -> Copy {
     let window = world.store.state(KEY).map_or(Window { stamp: 7, origin: 77 }, |state| state.window);
     let share = Share { origin: 77, window, sequence: world.round, amount };
-    let state = State { term: 0, stamp: 0, window, ttl_ms: None, body: Body::Counter(vec![share]) };
+    let state = State { term: 0, stamp: 0, window, ttl_ms: None, diverged: None, body: Body::Counter(vec![share]) };
     Copy { key: KeyBuf::new(KEY), state }
 }
 

@@ -233,7 +233,7 @@ async fn a_response_that_is_too_long_becomes_an_error() {
     else {
         panic!("not refused");
     };
-    assert_eq!(text, "the response of 3145784 bytes is longer than a frame may be");
+    assert_eq!(text, "the response of 3145785 bytes is longer than a frame may be");
     assert_eq!(ask(&link, Request::Ping).await, Response::Pong);
 }
 

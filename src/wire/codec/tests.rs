@@ -6,12 +6,12 @@ use proptest::prelude::*;
 use super::super::frame::{HEADER_LEN, decode_frame};
 use super::*;
 use crate::error::Refusal;
-use crate::record::{Body, Copy, Share, State, Window};
+use crate::record::{Body, Copy, Diverged, Share, State, Window};
 
-const REQUESTS: std::ops::RangeInclusive<u8> = 0x01..=0x11;
+const REQUESTS: std::ops::RangeInclusive<u8> = 0x01..=0x12;
 /// Besides these.
 const FURTHER: std::ops::RangeInclusive<u8> = kind::STANDING..=kind::OFFER;
-const RESPONSES: std::ops::RangeInclusive<u8> = 0x81..=0x8a;
+const RESPONSES: std::ops::RangeInclusive<u8> = 0x81..=0x8b;
 
 fn arb_bytes(max: usize) -> impl Strategy<Value = Bytes> {
     vec(any::<u8>(), 0..max).prop_map(Bytes::from)
@@ -41,8 +41,9 @@ fn arb_state() -> impl Strategy<Value = State> {
         arb_shares().prop_map(Body::Tombstone),
         any::<u32>().prop_map(|len| Body::Elsewhere { len }),
     ];
-    (any::<u64>(), any::<u64>(), arb_window(), any::<Option<u64>>(), body)
-        .prop_map(|(term, stamp, window, ttl_ms, body)| State { term, stamp, window, ttl_ms, body })
+    let diverged = option::of(any::<(u64, i64, bool)>().prop_map(|(at, amount, sets)| Diverged { at, amount, sets }));
+    (any::<u64>(), any::<u64>(), arb_window(), any::<Option<u64>>(), diverged, body)
+        .prop_map(|(term, stamp, window, ttl_ms, diverged, body)| State { term, stamp, window, ttl_ms, diverged, body })
 }
 
 fn arb_copies() -> impl Strategy<Value = Vec<Copy>> {
@@ -83,6 +84,7 @@ fn arb_request() -> impl Strategy<Value = Request> {
         (arb_slots(), any::<u64>()).prop_map(|(slots, synced_to)| Request::Claim { slots, synced_to }),
         (arb_slots(), any::<u64>()).prop_map(|(slots, term)| Request::Announce { slots, term }),
         arb_copies().prop_map(Request::Share),
+        arb_copies().prop_map(Request::Replay),
         (any::<u64>(), vec(any::<u64>(), 0..5)).prop_map(|(stream, ids)| Request::Resolve { stream, ids }),
         arb_bytes(64).prop_map(|namespace| Request::Flush { namespace }),
         Just(Request::Standing),
@@ -116,6 +118,7 @@ fn arb_response() -> impl Strategy<Value = Response> {
         (arb_copies(), any::<Option<u64>>()).prop_map(|(copies, next)| Response::Page { copies, next }),
         (any::<u64>(), arb_slots()).prop_map(|(term, released)| Response::Claimed { term, released }),
         Just(Response::Done),
+        arb_slots().prop_map(|contested| Response::Announced { contested }),
         vec(homecoming, 0..4).prop_map(Response::Shares),
         vec(fate, 0..6).prop_map(Response::Fates),
         any::<bool>().prop_map(|together| Response::Standing { together }),
@@ -249,6 +252,7 @@ fn golden_bytes() {
         stamp: 2,
         window: Window { stamp: 3, origin: 4 },
         ttl_ms: None,
+        diverged: Some(Diverged { at: 7, amount: -1, sets: true }),
         body: Body::Counter(vec![Share { origin: 5, window: Window { stamp: 3, origin: 4 }, sequence: 6, amount: -1 }]),
     };
     out.clear();
@@ -257,7 +261,7 @@ fn golden_bytes() {
     assert_eq!(
         hex(&out),
         concat!(
-            "67000000820700000000000000",
+            "79000000820700000000000000",
             "0001000000",
             "00ffffffffffffffff",
             "01",
@@ -265,6 +269,10 @@ fn golden_bytes() {
             "0200000000000000",
             "03000000000000000400000000000000",
             "00",
+            "01",
+            "0700000000000000",
+            "ffffffffffffffff",
+            "01",
             "0001000000",
             "0500000000000000",
             "03000000000000000400000000000000",
@@ -293,7 +301,7 @@ fn byte_counts_are_pinned() {
     assert_eq!(request_len(call(key(b"k"), Op::Get { bytes: true })), 3 + 1 + 1);
     let everything = vec![SlotRange { first: 0, count: 16_384 }];
     assert_eq!(request_len(Request::Claim { slots: everything, synced_to: 1 }), 8 + 4 + 4);
-    let state = |body| State { term: 0, stamp: 0, window: Window::default(), ttl_ms: None, body };
+    let state = |body| State { term: 0, stamp: 0, window: Window::default(), ttl_ms: None, diverged: None, body };
     let copy = Copy { key: key(b"k"), state: state(Body::Bytes(Bytes::new())) };
     assert_eq!(request_len(Request::Share(vec![copy.clone()])), 4 + COPY_LEN_MIN);
     let stub = Copy { key: key(b"k"), state: state(Body::Elsewhere { len: 1 << 20 }) };

@@ -1,0 +1,193 @@
+//! Saying who owns which slot, hearing it from others, and what follows when two say it of one slot.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::slots::Ownership;
+use crate::dataplane::Peer;
+use crate::record::{Body, Copy};
+use crate::replicator::{ranges_of, slots_of};
+use crate::segment::table::{Owner, SLOTS};
+use crate::wire::message::{Request, Response, SlotRange};
+
+/// Deadline of an announcement.
+const ANNOUNCE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Time between two reminders to a node that should own what we still own.
+const REMIND_EVERY: Duration = Duration::from_millis(200);
+
+impl Ownership {
+    /// Tells `node_id` that this node owns `ranges` since `term`; if it cannot be told now it is told everything later.
+    pub(super) fn announce(self: &Arc<Self>, node_id: &str, ranges: &[SlotRange], term: u64) {
+        let request = Request::Announce { slots: ranges.to_vec(), term };
+        let (ownership, node_id) = (self.clone(), node_id.to_string());
+        tokio::spawn(async move {
+            let told = ownership.peers.ask(&node_id, request, ANNOUNCE_TIMEOUT).await;
+            match told {
+                Ok(Response::Announced { contested }) => ownership.contest(&contested),
+                _ => drop(ownership.inner.lock().untold.insert(node_id)),
+            }
+        });
+    }
+
+    /// A connection to `node_id` stands: it may have missed announcements.
+    pub fn link_up(self: &Arc<Self>, node_id: &str) {
+        for (term, slots) in self.owned_by_term() {
+            self.announce(node_id, &ranges_of(&slots), term);
+        }
+    }
+
+    fn owned_by_term(&self) -> BTreeMap<u64, Vec<u16>> {
+        let table = self.peers.table();
+        let mut by_term: BTreeMap<u64, Vec<u16>> = BTreeMap::new();
+        for slot in (0..SLOTS as u16).filter(|slot| self.is_mine(*slot)) {
+            by_term.entry(table.term(slot)).or_default().push(slot);
+        }
+        by_term
+    }
+
+    /// Somebody else owns slots of ours, since later: we claim them anew, if they should be ours.
+    fn contest(&self, ranges: &[SlotRange]) {
+        if ranges.is_empty() {
+            return;
+        }
+        let mut inner = self.inner.lock();
+        inner.contested.extend(ranges.iter().flat_map(slots_of).filter(|slot| self.is_mine(*slot)));
+        inner.stale = true;
+    }
+
+    /// Whether this node may speak for what it owns, if it is `able` to (joined, on the majority's side) and its lease has
+    /// been `held` all the time. One that has not spoken for a while asks every member first: another may have taken its
+    /// slots over meanwhile, and two must not speak for one key.
+    pub fn may_speak(self: &Arc<Self>, able: bool, held: bool) -> bool {
+        let mut inner = self.inner.lock();
+        let voice = &mut inner.voice;
+        if !able || voice.spoke && !held {
+            (voice.spoke, voice.confirmed, voice.round) = (false, false, voice.round + 1);
+        }
+        if able && voice.confirmed {
+            voice.spoke = true;
+        } else if able && !voice.asking {
+            voice.asking = true;
+            let (ownership, round) = (self.clone(), voice.round);
+            tokio::spawn(async move {
+                let agreed = ownership.ask_for_confirmation().await;
+                let voice = &mut ownership.inner.lock().voice;
+                voice.asking = false;
+                voice.confirmed = agreed && voice.round == round;
+            });
+        }
+        voice.spoke
+    }
+
+    /// Announces everything to every member; whether all of them have agreed.
+    async fn ask_for_confirmation(self: &Arc<Self>) -> bool {
+        let view = self.peers.view();
+        let mut asked = tokio::task::JoinSet::new();
+        for member in view.members.iter().filter(|member| !member.is_me && !member.client) {
+            for (term, slots) in self.owned_by_term() {
+                let (peers, node_id) = (self.peers.clone(), member.node_id.clone());
+                let request = Request::Announce { slots: ranges_of(&slots), term };
+                asked.spawn(async move { peers.ask(&node_id, request, ANNOUNCE_TIMEOUT).await });
+            }
+        }
+        let mut confirmed = true;
+        while let Some(answer) = asked.join_next().await {
+            match answer {
+                Ok(Ok(Response::Announced { contested })) => {
+                    confirmed &= contested.is_empty();
+                    self.contest(&contested);
+                }
+                _ => confirmed = false,
+            }
+        }
+        // A member that has come meanwhile has not been asked.
+        confirmed && self.peers.view().epoch == view.epoch
+    }
+
+    /// Tells everything to those who could not be told.
+    pub(super) fn retell(self: &Arc<Self>) {
+        let reachable: BTreeSet<String> = {
+            let mut inner = self.inner.lock();
+            let untold = std::mem::take(&mut inner.untold);
+            let (reachable, later) = untold.into_iter().partition(|node_id| self.peers.is_up(node_id));
+            inner.untold = later;
+            reachable
+        };
+        reachable.iter().for_each(|node_id| self.link_up(node_id));
+    }
+
+    /// What we own and should not: its rightful owner is told, in case it believes to own it already.
+    pub(super) fn remind(self: &Arc<Self>) {
+        let table = self.peers.table();
+        let mut by_node: BTreeMap<(String, u64), Vec<u16>> = BTreeMap::new();
+        {
+            let mut inner = self.inner.lock();
+            if inner.reminded.elapsed() < REMIND_EVERY {
+                return;
+            }
+            inner.reminded = Instant::now();
+            let me = self.peers.view().me().node_id.clone();
+            for slot in (0..SLOTS as u16).filter(|slot| self.is_mine(*slot)) {
+                if let Some(wanted) = Self::wanted(&inner, slot).filter(|wanted| *wanted != me) {
+                    by_node.entry((wanted.to_string(), table.term(slot))).or_default().push(slot);
+                }
+            }
+        }
+        for ((node_id, term), slots) in by_node {
+            self.announce(&node_id, &ranges_of(&slots), term);
+        }
+    }
+
+    /// `peer` owns the slots since `term`.
+    pub fn take_announcement(self: &Arc<Self>, peer: &Peer, ranges: &[SlotRange], term: u64) -> Response {
+        let Some(index) = self.peers.index_of(&peer.node_id) else {
+            return Response::Error("not in the view yet: tell me later".to_string());
+        };
+        let table = self.peers.table();
+        let me = self.peers.view().me().node_id.clone();
+        let (mut superseded, mut contested) = (Vec::new(), Vec::new());
+        for slot in ranges.iter().flat_map(slots_of) {
+            let mine = self.is_mine(slot) || table.owner(slot) == Owner::Frozen;
+            if mine && Self::wanted(&self.inner.lock(), slot) == Some(&me) {
+                // Both own it, after a split: we should, so we claim it with a higher term.
+                self.inner.lock().contested.insert(slot);
+                contested.push(slot);
+            } else if self.peers.learn_owner(slot, index, term) {
+                if mine {
+                    superseded.push(slot);
+                }
+            } else if table.owner(slot) != Owner::Member(index) {
+                contested.push(slot);
+            }
+        }
+        if contested.iter().any(|slot| self.is_mine(*slot)) {
+            // It may not know of us.
+            self.link_up(&peer.node_id);
+        }
+        if !superseded.is_empty() {
+            // We did not know that we had been replaced: what we counted meanwhile goes home.
+            tracing::warn!(peer = %peer.node_id, slots = superseded.len(), "another node took over slots of ours");
+            let ownership = self.clone();
+            tokio::spawn(async move {
+                let origin = ownership.store.segment().origin();
+                let mark = |copy: &Copy| {
+                    if has_share_of(copy, origin) {
+                        ownership.store.mark_pending(copy.key.as_key());
+                    }
+                };
+                ownership.visit(&superseded, mark).await;
+            });
+        }
+        self.inner.lock().stale = true;
+        self.peers.changed.notify_waiters();
+        Response::Announced { contested: ranges_of(&contested) }
+    }
+}
+
+fn has_share_of(copy: &Copy, origin: u64) -> bool {
+    matches!(&copy.state.body, Body::Counter(shares) if shares.iter().any(|share| share.origin == origin))
+}
