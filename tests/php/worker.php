@@ -10,11 +10,15 @@
 //   metrics                percent-encoded Prometheus text
 //   clock                  hrtime
 //   load NAME=VALUE...     forks children that call until told to end (see load()); answers their pids
+//   mixed NAME=VALUE...    the same with calls of every kind (see mixed.php)
+//   dump KEY...            "value pttl" of each percent-encoded key, in one answer (see shown() in mixed.php)
 //   wait                   waits for the children: "pid:status" each
 //   rss                    resident KiB, threads, descriptors of this process and each child
 //   exit                   ends in order
 
 declare(strict_types=1);
+
+require __DIR__ . '/mixed.php';
 
 // Nothing may outlive the test, even if the runner was killed: default action of SIGALRM is the end.
 const LIMIT_SECONDS = 7200;
@@ -209,7 +213,8 @@ function in_child(callable $function): string
 /** Fields of the answer to one command. */
 function answer(array $fields, string $host, array &$children): array
 {
-    switch (array_shift($fields)) {
+    $command = array_shift($fields);
+    switch ($command) {
         case 'call':
             $function = array_shift($fields);
             $arguments = array_map('decode', $fields);
@@ -229,7 +234,12 @@ function answer(array $fields, string $host, array &$children): array
             return [rawurlencode(ephpm_kv_metrics())];
         case 'clock':
             return [hrtime(true)];
+        case 'dump':
+            $held = static fn(string $key): string => shown(ephpm_kv_get($key)) . ' ' . ephpm_kv_pttl($key);
+            return array_map($held, array_map('rawurldecode', $fields));
         case 'load':
+        case 'mixed':
+            $life = $command === 'mixed' ? 'mixed' : 'load';
             $option = [];
             foreach ($fields as $field) {
                 [$name, $value] = explode('=', $field, 2);
@@ -238,7 +248,7 @@ function answer(array $fields, string $host, array &$children): array
             for ($number = 0; $number < (int)$option['procs']; $number++) {
                 $pid = pcntl_fork();
                 if ($pid === 0) {
-                    load($option, $host, (int)($option['first'] ?? 0) + $number);
+                    $life($option, $host, (int)($option['first'] ?? 0) + $number);
                     exit(0);
                 }
                 $children[] = $pid;

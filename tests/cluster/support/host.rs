@@ -135,12 +135,18 @@ impl Spec {
 impl Host {
     /// Starts the process; the node starts at the first call.
     pub fn start(spec: &Spec) -> Self {
+        Self::start_with(spec, |_| ())
+    }
+
+    /// The same, with what `prepare` makes of the command.
+    pub fn start_with(spec: &Spec, prepare: impl FnOnce(&mut Command)) -> Self {
         let stderr = File::options().create(true).append(true).open(spec.stderr_path()).expect("a log file");
         let mut command = php(spec);
         command.arg(root().join("tests/php/worker.php"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr);
         // A group of its own, so that it can be killed with all its children at one blow.
         command.process_group(0);
+        prepare(&mut command);
         let mut child = command.spawn().expect("php starts");
         let stdin = child.stdin.take();
         let stdout = child.stdout.take().expect("a pipe");

@@ -1,0 +1,377 @@
+//! One run: hosts started, load and faults let loose on them, healed, and asked what they hold.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::hosts::Fleet;
+use crate::net::Net;
+use crate::plan::{Cut, Fault, Plan, Planned};
+use crate::record::Record;
+use crate::support::control::{Control, Delays};
+use crate::support::now_ns;
+
+/// Ends of fault phases, ready hosts and the like are looked for this often.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// How long hosts may take to be ready with all others in view.
+const READY_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long calls whose fate is open may stay so.
+const UNRESOLVED_LIMIT: Duration = Duration::from_secs(20);
+
+/// How long copies may differ after the end of the load (the heal is longer ago).
+const AGREE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Somebody wants the test to end: it takes down what it has put up.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// What happened, with the times at which it did.
+#[derive(Clone, Debug)]
+pub struct Span {
+    /// What.
+    pub fault: Fault,
+    /// From, monotonic ns.
+    pub from: u64,
+    /// To.
+    pub to: u64,
+    /// Moments within it: what was killed, started, ended.
+    pub moments: Vec<(u64, String)>,
+}
+
+/// All that is known of a run.
+pub struct Run {
+    /// What was planned.
+    pub plan: Plan,
+    /// What was done, in the order of time.
+    pub spans: Vec<Span>,
+    /// Every call.
+    pub record: Record,
+    /// Begin of the load, monotonic ns.
+    pub began: u64,
+    /// No fault from here on.
+    pub healed: u64,
+    /// All hosts ready, each seeing all others.
+    pub ready: u64,
+    /// End of the load.
+    pub ended: u64,
+    /// All copies agreed.
+    pub agreed: Option<u64>,
+    /// The final value and remaining ms of each key, where they agree; `n`: none.
+    pub finals: BTreeMap<String, (String, i64)>,
+    /// `ephpm_kv_lost_total` of all hosts by reason, and what was left of `ephpm_kv_unresolved`.
+    pub lost: BTreeMap<String, u64>,
+    /// What went wrong besides the calls: hosts that did not get ready, did not end, copies that differ.
+    pub problems: Vec<String>,
+    /// How late the machine woke a thread that did nothing.
+    pub delays: Delays,
+}
+
+extern "C" fn interrupt(_: libc::c_int) {
+    INTERRUPTED.store(true, Ordering::Relaxed);
+}
+
+/// Makes SIGINT and SIGTERM end the run in order.
+pub fn catch_interrupts() {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: the handler stores to an atomic, which a signal handler may.
+        unsafe { libc::signal(signal, interrupt as *const () as libc::sighandler_t) };
+    }
+}
+
+/// Sleeps until a time, monotonic ns.
+fn sleep_until(ns: u64) {
+    loop {
+        assert!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
+        let now = now_ns();
+        if now >= ns {
+            return;
+        }
+        std::thread::sleep(Duration::from_nanos(ns - now).min(Duration::from_millis(100)));
+    }
+}
+
+fn sleep(time: Duration) {
+    sleep_until(now_ns() + time.as_nanos() as u64);
+}
+
+/// Runs a plan; logs go to `dir`. The error says why there can be no run here.
+pub fn run(plan: &Plan, dir: &Path, kinds: &str, plant: Option<&str>) -> Result<Run, String> {
+    catch_interrupts();
+    let net = Net::new(plan.hosts + 1, plan.seed)?;
+    let fleet = Fleet::new(plan, net, dir, kinds, plant);
+    let stage = Stage { fleet: &fleet, plan, problems: Mutex::default() };
+    (0..plan.hosts).for_each(|host| fleet.start(host));
+    stage.await_ready()?;
+
+    let control = Control::start();
+    let began = now_ns();
+    fleet.load_until(began + plan.load_ms * 1_000_000);
+    (0..plan.hosts).for_each(|host| fleet.start_load(host));
+    let spans: Vec<Span> = std::thread::scope(|scope| {
+        let faults: Vec<_> = plan.faults.iter().map(|planned| scope.spawn(|| stage.perform(planned, began))).collect();
+        sleep_until(began + plan.heal_ms * 1_000_000);
+        faults.into_iter().map(|fault| fault.join().expect("a fault's thread")).collect()
+    });
+    fleet.net.heal();
+    (0..=plan.hosts).for_each(|host| _ = fleet.signal_all(host, libc::SIGCONT));
+    let healed = now_ns();
+    if let Err(reason) = stage.await_ready() {
+        stage.problem(reason);
+    }
+    let ready = now_ns();
+    for host in 0..plan.hosts {
+        // A process that was to be started while its host was away.
+        fleet.start_load(host);
+    }
+    sleep_until(began + plan.load_ms * 1_000_000);
+    for host in 0..plan.hosts {
+        stage.check(fleet.wait_load(host, Duration::from_secs(30)));
+    }
+    let ended = now_ns();
+    let unresolved = stage.await_resolved();
+    let record = Record::read(dir);
+    let (finals, agreed) = stage.agreement(&record, ended);
+    stage.speak(&finals);
+    let mut lost: BTreeMap<String, u64> = BTreeMap::new();
+    for host in 0..=plan.hosts {
+        for (reason, amount) in fleet.last(host).lost {
+            *lost.entry(reason).or_default() += amount;
+        }
+    }
+    if unresolved > 0 {
+        lost.insert("still unresolved".into(), unresolved);
+    }
+    let delays = control.stop();
+    for host in 0..plan.hosts {
+        stage.check(fleet.end(host));
+    }
+    let mut problems = stage.problems.into_inner().unwrap_or_else(PoisonError::into_inner);
+    for host in 0..=plan.hosts {
+        problems.extend(complaints(&fleet.stderr(host)).into_iter().map(|line| format!("host{host}: {line}")));
+    }
+    Ok(Run { plan: plan.clone(), spans, record, began, healed, ready, ended, agreed, finals, lost, problems, delays })
+}
+
+/// Lines of a host's log that no run may have.
+fn complaints(log: &str) -> Vec<String> {
+    let wrong = |line: &&str| line.contains("panicked") || line.contains("Fatal") || line.contains("Uncaught");
+    log.lines().filter(wrong).map(str::to_owned).collect()
+}
+
+struct Stage<'a> {
+    fleet: &'a Fleet,
+    plan: &'a Plan,
+    problems: Mutex<Vec<String>>,
+}
+
+impl Stage<'_> {
+    fn problem(&self, what: String) {
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+    }
+
+    fn check(&self, result: Result<(), String>) {
+        if let Err(what) = result {
+            self.problem(what);
+        }
+    }
+
+    /// Waits until every host that is to be there is ready and sees all others, and nobody else.
+    fn await_ready(&self) -> Result<(), String> {
+        (0..self.plan.hosts).try_for_each(|host| self.await_host(host, self.plan.hosts as u64, READY_LIMIT))
+    }
+
+    fn await_host(&self, host: usize, members: u64, limit: Duration) -> Result<(), String> {
+        let deadline = now_ns() + limit.as_nanos() as u64;
+        loop {
+            let state = self.fleet.state(host);
+            if matches!(&state, Ok((state, live, reason)) if state == "ready" && *live == members && reason.is_empty()) {
+                return Ok(());
+            }
+            if now_ns() >= deadline {
+                return Err(format!("host{host} is not ready with {members} members after {limit:?}: {state:?}"));
+            }
+            sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Does what was planned when it is time, and says when it did.
+    fn perform(&self, planned: &Planned, began: u64) -> Span {
+        sleep_until(began + planned.at_ms * 1_000_000);
+        let mut span = Span { fault: planned.fault.clone(), from: now_ns(), to: 0, moments: Vec::new() };
+        let last = Duration::from_millis(planned.for_ms);
+        match &planned.fault {
+            Fault::KillWorker(host) => {
+                if let Some(pid) = self.fleet.kill_worker(*host, planned.at_ms) {
+                    span.moments.push((now_ns(), format!("killed {pid}")));
+                }
+            }
+            Fault::KillNode(host) => {
+                if self.fleet.signal_node(*host, libc::SIGKILL) {
+                    span.moments.push((now_ns(), format!("killed host{host}'s node")));
+                }
+                sleep(last);
+            }
+            Fault::KillHost(host) => {
+                self.fleet.kill(*host);
+                span.moments.push((now_ns(), format!("killed host{host}")));
+                sleep(last);
+                self.start(*host, &mut span);
+            }
+            Fault::StopNode(host) => {
+                self.fleet.signal_node(*host, libc::SIGSTOP);
+                sleep(last);
+                self.fleet.signal_node(*host, libc::SIGCONT);
+            }
+            Fault::StopHost(host) => {
+                self.fleet.signal_all(*host, libc::SIGSTOP);
+                sleep(last);
+                self.fleet.signal_all(*host, libc::SIGCONT);
+            }
+            Fault::Partition(cut) => {
+                self.partition(cut, true);
+                sleep(last);
+                self.partition(cut, false);
+            }
+            Fault::Slow(host, ms) => self.delay(*host, *ms, 0, last),
+            Fault::Reorder(host, ms) => self.delay(*host, 0, *ms, last),
+            Fault::ClockStep(host, seconds) => self.fleet.step_clock(*host, *seconds),
+            Fault::Restart(host) => self.restart(*host, &mut span),
+            Fault::Rolling => {
+                for host in 0..self.plan.hosts {
+                    self.restart(host, &mut span);
+                    // As the handbook has it: wait until all are well before the next one.
+                    self.check(self.await_ready());
+                }
+            }
+            Fault::Guest => self.guest(last, &mut span),
+        }
+        span.to = now_ns();
+        span
+    }
+
+    fn start(&self, host: usize, span: &mut Span) {
+        self.fleet.start(host);
+        self.fleet.start_load(host);
+        span.moments.push((now_ns(), format!("started host{host}")));
+    }
+
+    fn restart(&self, host: usize, span: &mut Span) {
+        self.check(self.fleet.end(host));
+        span.moments.push((now_ns(), format!("ended host{host}")));
+        self.start(host, span);
+    }
+
+    fn guest(&self, last: Duration, span: &mut Span) {
+        let guest = self.plan.hosts;
+        self.start(guest, span);
+        sleep(last);
+        self.check(self.fleet.end(guest));
+        span.moments.push((now_ns(), format!("ended host{guest}")));
+        // A guest that has left is in nobody's view before the next change.
+        self.check(self.await_ready());
+    }
+
+    fn partition(&self, cut: &Cut, on: bool) {
+        self.fleet.net.change(|from, to, way| match cut {
+            Cut::Halves(side) if side.contains(&from) != side.contains(&to) => (way.no_udp, way.no_tcp) = (on, on),
+            Cut::OneWay(side) if side.contains(&from) && !side.contains(&to) => (way.no_udp, way.no_tcp) = (on, on),
+            Cut::Gossip(host) if from == *host || to == *host => way.no_udp = on,
+            Cut::Data(host) if from == *host || to == *host => way.no_tcp = on,
+            _ => {}
+        });
+    }
+
+    fn delay(&self, host: usize, delay_ms: u64, jitter_ms: u64, last: Duration) {
+        let set = |delay_ms, jitter_ms| {
+            self.fleet.net.change(|from, to, way| {
+                if from == host || to == host {
+                    (way.delay_ms, way.jitter_ms) = (delay_ms, jitter_ms);
+                }
+            });
+        };
+        set(delay_ms, jitter_ms);
+        sleep(last);
+        set(0, 0);
+    }
+
+    /// Waits until nobody asks any more what became of a call and every share is home; gives what stays open.
+    fn await_resolved(&self) -> u64 {
+        let deadline = now_ns() + UNRESOLVED_LIMIT.as_nanos() as u64;
+        loop {
+            let sum = |name: &str| -> f64 {
+                (0..self.plan.hosts).map(|host| self.fleet.metrics(host).get(name).copied().unwrap_or_default()).sum()
+            };
+            let (unresolved, pending) = (sum("ephpm_kv_unresolved"), sum("ephpm_kv_shares_pending"));
+            if unresolved == 0.0 && pending == 0.0 {
+                return 0;
+            }
+            if now_ns() >= deadline {
+                self.problem(format!("after {UNRESOLVED_LIMIT:?}: {unresolved} unresolved, {pending} shares pending"));
+                return unresolved as u64;
+            }
+            sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Waits until all hosts hold the same; what they hold then, and when that was.
+    fn agreement(&self, record: &Record, ended: u64) -> (BTreeMap<String, (String, i64)>, Option<u64>) {
+        let mut keys: Vec<String> = record.events.iter().map(|event| event.key.clone()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let deadline = now_ns().max(ended + AGREE_LIMIT.as_nanos() as u64);
+        loop {
+            let dumps: Result<Vec<_>, _> = (0..self.plan.hosts).map(|host| self.fleet.dump(host, &keys)).collect();
+            let at = now_ns();
+            let dumps = match dumps {
+                Ok(dumps) => dumps,
+                Err(reason) => {
+                    self.problem(format!("a host cannot be asked what it holds: {reason}"));
+                    return (BTreeMap::new(), None);
+                }
+            };
+            let differing = |index: &usize| dumps.iter().any(|dump| !same(&dumps[0][*index], &dump[*index]));
+            let differ: Vec<usize> = (0..keys.len()).filter(differing).collect();
+            if differ.is_empty() || at >= deadline {
+                for index in differ.iter().take(10) {
+                    let held: Vec<String> = dumps.iter().map(|dump| format!("{} ({} ms)", dump[*index].0, dump[*index].1)).collect();
+                    self.problem(format!("copies differ after {AGREE_LIMIT:?}: {}: {}", keys[*index], held.join(" | ")));
+                }
+                if differ.len() > 10 {
+                    self.problem(format!("copies differ: {} more keys", differ.len() - 10));
+                }
+                let agreed = differ.is_empty().then_some(at);
+                let finals = keys.into_iter().zip(dumps[0].clone()).enumerate();
+                return (finals.filter(|(index, _)| !differ.contains(index)).map(|(_, held)| held).collect(), agreed);
+            }
+            sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Every host speaks for the cluster again, with the value that all copies have.
+    fn speak(&self, finals: &BTreeMap<String, (String, i64)>) {
+        for (key, (value, _)) in finals.iter().filter(|(key, _)| key.starts_with("c:")) {
+            for host in 0..self.plan.hosts {
+                match self.fleet.add_nothing(host, key) {
+                    Ok((Some(found), false)) if format!("s{found}") == *value => {}
+                    other => self.problem(format!("host{host} answers for {key} {other:?}, the copies say {value}")),
+                }
+            }
+        }
+    }
+}
+
+/// Equal, or about to end: hosts are asked one after the other.
+fn same(one: &(String, i64), other: &(String, i64)) -> bool {
+    let ending = |held: &(String, i64)| held.1 == -2 || (0..=1_000).contains(&held.1);
+    if one.0 != other.0 {
+        return ending(one) && ending(other) && (one.0 == "n" || other.0 == "n");
+    }
+    match (one.1, other.1) {
+        (one, other) if one < 0 || other < 0 => one == other || (one.max(other) >= 0 && one.max(other) <= 1_000 && one.min(other) == -2),
+        (one, other) => (one - other).abs() <= 1_000,
+    }
+}

@@ -1,0 +1,238 @@
+//! Promises 6 and 7 of values: what was written is read, what was deleted stays deleted, and of several only one wins.
+
+use crate::checker::{Finding, SETTLE, Troubles, line, ms};
+use crate::plan::Fault;
+use crate::record::{Event, Out};
+use crate::run::Run;
+
+/// Everything about keys that hold no counters.
+pub fn values(run: &Run, troubles: &Troubles) -> Vec<Finding> {
+    vec![own_values(run, troubles), locks(run), versions(run), lists(run)]
+}
+
+/// So long after a write everybody has it, on a busy machine.
+const REPLICATED_NS: u64 = 500_000_000;
+
+/// Deadlines are right within this.
+const SLACK_NS: u64 = 1_000_000_000;
+
+/// What a process knows of a key that only it writes.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    /// The last write was answered by an owner in a calm stretch, and none since is in doubt.
+    certain: bool,
+    value: Option<String>,
+    /// Monotonic ns.
+    deadline: Option<u64>,
+    /// Begin of the last write.
+    since: u64,
+    /// End of the last write in doubt: until it has settled, the writer's copy may differ from the owner's.
+    doubt: u64,
+}
+
+impl Known {
+    fn write(&mut self, event: &Event, certain: bool) {
+        let deadline = (event.ttl_ms > 0).then(|| event.end + event.ttl_ms * 1_000_000);
+        match event.op.as_str() {
+            "set" => {
+                self.certain = certain && event.out == Out::Bool(true);
+                self.value = match &event.argument {
+                    Out::Text(text) => Some(text.clone()),
+                    _ => None,
+                };
+                self.deadline = deadline;
+            }
+            "del" => {
+                (self.certain, self.value, self.deadline) = (certain, None, None);
+            }
+            // Only says something of a key that is known.
+            "expire" => {
+                self.certain &= certain;
+                if self.value.is_some() {
+                    self.deadline = deadline;
+                }
+            }
+            _ => return,
+        }
+        self.since = event.start;
+        if !certain {
+            self.doubt = event.end;
+        }
+    }
+
+    /// Whether a reader at this time must see what is known.
+    fn binds(&self, troubles: &Troubles, event: &Event) -> bool {
+        let settled = self.doubt == 0 || event.start >= self.doubt + SETTLE.as_nanos() as u64;
+        self.certain && settled && !event.degraded && troubles.calm(self.since, event.end)
+    }
+
+    /// The value that a reader may see at this time: with one that is about to end, also none.
+    fn allows(&self, found: Option<&str>, at: u64) -> bool {
+        let ended = self.deadline.is_some_and(|deadline| at + SLACK_NS >= deadline);
+        let surely_ended = self.deadline.is_some_and(|deadline| at >= deadline + SLACK_NS);
+        match found {
+            None => self.value.is_none() || ended,
+            Some(found) => self.value.as_deref() == Some(found) && !surely_ended,
+        }
+    }
+}
+
+/// Promise 7: keys that one process writes. Read your writes, and what is held at the end is what was written last.
+fn own_values(run: &Run, troubles: &Troubles) -> Finding {
+    let mut finding = Finding::new(7, "own values");
+    let (mut kept, mut yielded) = (0, 0);
+    let until = run.agreed.unwrap_or(run.ended);
+    for (key, events) in run.record.by_key("b:") {
+        let mut known = Known::default();
+        let mut written: Vec<&str> = Vec::new();
+        for event in &events {
+            if let ("set", Out::Text(text)) = (event.op.as_str(), &event.argument) {
+                written.push(text);
+            }
+            let calm = troubles.calm(event.start, event.end + REPLICATED_NS);
+            if event.op == "get" {
+                if known.binds(troubles, event) {
+                    let found = text(&event.out);
+                    finding.check(known.allows(found, event.end), || {
+                        format!("read {found:?} instead of {:?}: {}", known.value, line(run, event))
+                    });
+                }
+            } else {
+                if event.op == "expire" && known.binds(troubles, event) {
+                    let found = (event.out == Out::Bool(true)).then_some(known.value.as_deref()).flatten();
+                    finding.check(known.allows(found, event.end), || format!("held {known:?}: {}", line(run, event)));
+                }
+                known.write(event, calm && !event.degraded);
+            }
+        }
+        if run.record.open.iter().any(|open| open.key == key && open.op != "get") {
+            continue;
+        }
+        let Some((held, left)) = run.finals.get(key) else { continue };
+        let found = held.strip_prefix('s').map(crate::support::host::unescape);
+        finding.check(found.as_deref().is_none_or(|found| written.contains(&found)), || {
+            format!("{key} holds {found:?}, which nobody wrote")
+        });
+        let right = known.allows(found.as_deref(), until) && known.fits(*left, found.is_some(), until);
+        if known.certain {
+            finding.check(right, || {
+                let last = events.iter().rfind(|event| event.op != "get").map(|event| line(run, event)).unwrap_or_default();
+                format!("{key} holds {found:?} with {left} ms left instead of {known:?}; the last write: {last}")
+            });
+        } else if right {
+            kept += 1;
+        } else {
+            yielded += 1;
+        }
+    }
+    finding.notes.push(format!("last writes made in trouble: {kept} kept, {yielded} yielded"));
+    finding
+}
+
+impl Known {
+    /// Whether so many ms left at this time are right.
+    fn fits(&self, left_ms: i64, found: bool, at: u64) -> bool {
+        match self.deadline {
+            _ if !found => true,
+            None => left_ms == -1,
+            Some(deadline) => {
+                let expected = deadline.saturating_sub(at) as f64 / 1e6;
+                (left_ms as f64 - expected).abs() <= 2.0 * SLACK_NS as f64 / 1e6
+            }
+        }
+    }
+}
+
+fn text(out: &Out) -> Option<&str> {
+    match out {
+        Out::Text(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// A killed host may have taken with it what nobody else had.
+fn killed_between(run: &Run, from: u64, to: u64) -> bool {
+    let kill = |span: &&crate::run::Span| matches!(span.fault, Fault::KillHost(_));
+    run.spans.iter().filter(kill).any(|span| span.from <= to && from <= span.to)
+}
+
+/// `setnx`: between two winners one released, or its time was over.
+fn locks(run: &Run) -> Finding {
+    let mut finding = Finding::new(7, "one winner");
+    for (key, events) in run.record.by_key("s:") {
+        let won = |event: &&&Event| event.op == "setnx" && event.out == Out::Bool(true);
+        let mut winners: Vec<&&Event> = events.iter().filter(won).collect();
+        for winner in winners.iter().filter(|event| event.degraded) {
+            finding.check(false, || format!("won without an owner: {}", line(run, winner)));
+        }
+        winners.sort_by_key(|event| event.end);
+        for pair in winners.windows(2) {
+            let (first, next) = (pair[0], pair[1]);
+            let released = events.iter().any(|event| {
+                let of_it = event.change.as_ref().is_some_and(|(old, _)| *old == first.argument);
+                event.op == "cas" && of_it && event.start < next.end
+            });
+            // A holder that was killed in the middle of releasing.
+            let open = run.record.open.iter().any(|open| open.key == key && open.op == "cas" && open.pid == first.pid);
+            let over = next.end + 50_000_000 >= first.start + first.ttl_ms * 1_000_000;
+            let lost = killed_between(run, first.start, next.end);
+            finding.check(released || open || over || lost, || {
+                format!("{key}: {} and then {}", line(run, first), line(run, next))
+            });
+        }
+    }
+    finding
+}
+
+/// `cas`: each step is made once, and none is lost.
+fn versions(run: &Run) -> Finding {
+    let mut finding = Finding::new(7, "versions");
+    for (key, events) in run.record.by_key("x:") {
+        let steps: Vec<&&Event> = events.iter().filter(|event| event.op == "cas").collect();
+        let made: Vec<&&&Event> = steps.iter().filter(|event| event.out == Out::Bool(true)).collect();
+        let lossy = killed_between(run, run.began, run.ended);
+        let mut seen = std::collections::HashMap::new();
+        for step in &made {
+            finding.check(!step.degraded, || format!("without an owner: {}", line(run, step)));
+            let before = seen.insert(&step.argument, **step);
+            finding.check(before.is_none() || lossy, || {
+                format!("made twice: {} and {}", before.map(|before| line(run, before)).unwrap_or_default(), line(run, step))
+            });
+        }
+        // A step that got no answer in time may have been made.
+        let open = run.record.open.iter().filter(|open| open.key == key && open.op == "cas").count();
+        let maybe = steps.iter().filter(|event| event.degraded && event.out == Out::Bool(false)).count() + open;
+        let held = run.finals.get(key).and_then(|(value, _)| value.strip_prefix('s')?.parse::<usize>().ok());
+        let least = if lossy { 0 } else { made.len() };
+        finding.check(held.unwrap_or(0) >= least && held.unwrap_or(0) <= made.len() + maybe, || {
+            format!("{key}: {} steps made and {maybe} perhaps, but it is {held:?}", made.len())
+        });
+    }
+    finding
+}
+
+/// `append`: every word is there once.
+fn lists(run: &Run) -> Finding {
+    let mut finding = Finding::new(7, "lists");
+    let lossy = killed_between(run, run.began, run.ended);
+    for (key, events) in run.record.by_key("a:") {
+        let Some((held, _)) = run.finals.get(key) else { continue };
+        let held = crate::support::host::unescape(held.strip_prefix('s').unwrap_or_default());
+        let mut words: std::collections::HashMap<&str, usize> = std::collections::HashMap::new();
+        for word in held.split_inclusive(';') {
+            *words.entry(word).or_default() += 1;
+        }
+        for event in events.iter().filter(|event| event.op == "append") {
+            let count = text(&event.argument).and_then(|word| words.remove(word)).unwrap_or(0);
+            let answered = event.out.int().is_some();
+            let right = if answered { count == 1 || (lossy && count == 0) } else { count <= usize::from(event.degraded) };
+            finding.check(right, || format!("{count} times in the list: {}", line(run, event)));
+        }
+        let open = run.record.open.iter().filter(|open| open.key == key).filter_map(|open| text(&open.argument));
+        open.for_each(|word| _ = words.remove(word));
+        finding.check(words.is_empty(), || format!("{key} holds what nobody appended: {words:?}"));
+        let age = ms(run.ended - run.began) / 1e3;
+        finding.notes.push(format!("{key}: {} bytes after {age:.0} s", held.len()));
+    }
+    finding
+}
