@@ -45,7 +45,9 @@ zts:
 php84:
 	@scripts/php-84.sh
 
-# The fault tests, longer and with a new seed each round. EPHPM_KV_SEED and EPHPM_KV_CHAOS_ROUNDS repeat a run.
+# Hosts in network namespaces, a mixed load and faults drawn from a seed (as root; report and timeline in target/chaos/),
+# faults planted on purpose that must be found, and then the fault tests, longer and with a new seed each round.
+# EPHPM_KV_SEED repeats a run; EPHPM_KV_CHAOS_ROUNDS (3), EPHPM_KV_CHAOS_SECONDS (60), EPHPM_KV_CHAOS_HOSTS (3 or 5).
 chaos: $(TEST_MODULE)
 	@scripts/setup.sh test
 	@scripts/test.sh chaos

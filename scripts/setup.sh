@@ -32,6 +32,8 @@ test)
     want apache2 has_file /usr/sbin/apache2
     want libapache2-mod-php8.2 has_file /usr/lib/apache2/modules/libphp8.2.so
     want php8.2-opcache extension_file opcache
+    # ip: hosts in network namespaces.
+    want iproute2 has ip
     # unshare: php-fpm as the first process of a container, and processes of other namespaces.
     want util-linux has unshare
     ;;

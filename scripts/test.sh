@@ -38,14 +38,14 @@ rust() { # rust NAME NEXTEST-OPTION... [-- FILTER...]: through nextest where it 
     if cargo nextest --version >/dev/null 2>&1; then
         local extra=()
         [[ $name == tests ]] || extra=(--no-capture)
-        [[ $name == soak ]] && extra+=(--run-ignored only)
+        [[ $name == soak || $name == hosts ]] && extra+=(--run-ignored only)
         cargo nextest run --locked "${options[@]}" "${extra[@]}" "${filters[@]}" 2>&1 | tee "$out"
         status=${PIPESTATUS[0]}
         add "$status" "$(sum 'Summary \[.* ([0-9]+) passed')" "$(sum 'Summary \[.* ([0-9]+) failed')" "$name"
     else
         local extra=(--test-threads=1)
         [[ $name == tests ]] || extra+=(--nocapture)
-        [[ $name == soak ]] && extra+=(--ignored)
+        [[ $name == soak || $name == hosts ]] && extra+=(--ignored)
         cargo test --locked --no-fail-fast "${options[@]}" -- "${extra[@]}" "${filters[@]}" 2>&1 | tee "$out"
         status=${PIPESTATUS[0]}
         add "$status" "$(sum 'test result: .* ([0-9]+) passed')" "$(sum 'test result: .* ([0-9]+) failed')" "$name"
@@ -72,9 +72,11 @@ all)
     other php-84
     ;;
 chaos)
+    export EPHPM_KV_CHAOS_ROUNDS=${EPHPM_KV_CHAOS_ROUNDS:-3}
+    rust hosts --test chaos
     export EPHPM_KV_TEST_SECONDS=${EPHPM_KV_TEST_SECONDS:-20} EPHPM_KV_TEST_CALLS=${EPHPM_KV_TEST_CALLS:-200000}
     export EPHPM_KV_KILLS=${EPHPM_KV_KILLS:-1000} EPHPM_KV_RELOADS=${EPHPM_KV_RELOADS:-100} EPHPM_KV_STOPS=${EPHPM_KV_STOPS:-50}
-    for ((round = 1; round <= ${EPHPM_KV_CHAOS_ROUNDS:-3}; round++)); do
+    for ((round = 1; round <= EPHPM_KV_CHAOS_ROUNDS; round++)); do
         echo "round $round"
         rust chaos --test cluster --test fpm --test servers -- owner_killed timeout_safety disagreeing_views fork_and_exit members \
             one_count create_with_deadline kill_storm reload orderly_end stop_and_start recycled_workers \

@@ -16,6 +16,7 @@ pub mod node;
 pub mod peers;
 pub mod php;
 pub mod placement;
+pub mod plant;
 pub mod quiet;
 pub mod record;
 pub mod replicator;

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use crate::dataplane::Peer;
 use crate::peers::Peers;
 use crate::placement;
+use crate::plant::Plant;
 use crate::quiet::Quiet;
 use crate::record::{Body, Copy, KeyBuf};
 use crate::segment::table::Owner;
@@ -56,6 +57,7 @@ pub enum Pulled {
 pub struct Replicator {
     store: Store,
     peers: Arc<Peers>,
+    plant: Plant,
     inner: Mutex<Inner>,
     acked: Notify,
     /// Pages are refused: this host may have to drop its copies.
@@ -96,7 +98,14 @@ struct Sender {
 impl Replicator {
     /// Over this host's store and its peers.
     pub fn new(store: Store, peers: Arc<Peers>) -> Self {
-        Self { store, peers, inner: Mutex::default(), acked: Notify::new(), closed: AtomicBool::new(false) }
+        Self {
+            store,
+            peers,
+            plant: Plant::from_environment(),
+            inner: Mutex::default(),
+            acked: Notify::new(),
+            closed: AtomicBool::new(false),
+        }
     }
 
     /// Forgets peers that left the view.
@@ -337,7 +346,8 @@ impl Replicator {
                     || !matches!(self.store.join_home(copy, term), Joined::Full);
             }
         }
-        let stored = !matches!(self.store.apply_copy(copy, sender_owns), Applied::Full);
+        let spoiled = self.plant.spoil_bytes(copy);
+        let stored = !matches!(self.store.apply_copy(spoiled.as_ref().unwrap_or(copy), sender_owns), Applied::Full);
         if !stored {
             self.store.segment().metrics().memory_full.fetch_add(1, Ordering::Relaxed);
         }

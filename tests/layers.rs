@@ -9,7 +9,7 @@ use sources::{files, root};
 
 /// Top-level modules by layer, lowest first. A module may import what stands in a lower layer.
 const LAYERS: [&[&str]; 9] = [
-    &["record", "error", "clock", "quiet", "config", "metrics"],
+    &["record", "error", "clock", "quiet", "config", "metrics", "plant"],
     &["segment", "store", "placement", "ratelimit", "wire"],
     &["cluster", "dataplane"],
     &["peers"],
@@ -21,9 +21,15 @@ const LAYERS: [&[&str]; 9] = [
 ];
 
 /// Imports between modules of one layer that are meant: the store lives in the segment and evicts by placement, settings are limited by the
-/// vocabulary, which knows refusals, and a line is rate limited by the clock.
-const SIDEWAYS: [(&str, &str); 5] =
-    [("store", "segment"), ("store", "placement"), ("config", "record"), ("record", "error"), ("quiet", "clock")];
+/// vocabulary, which knows refusals, a line is rate limited by the clock, and a planted fault spoils a copy.
+const SIDEWAYS: [(&str, &str); 5] = [
+    ("store", "segment"),
+    ("store", "placement"),
+    ("config", "record"),
+    ("record", "error"),
+    ("quiet", "clock"),
+    ("plant", "record"),
+];
 
 /// A source line that counts: not in a comment.
 struct Line {

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::peers::Peers;
 use crate::placement;
+use crate::plant::Plant;
 use crate::record::{Body, Copy, Key, KeyBuf, Share, State};
 use crate::replicator::{BATCH_BYTES_MAX, weight};
 use crate::segment::table::{Owner, SLOTS};
@@ -51,6 +52,7 @@ enum Way {
 pub struct Homeward {
     store: Store,
     peers: Arc<Peers>,
+    plant: Plant,
     inner: Mutex<Inner>,
 }
 
@@ -66,7 +68,7 @@ struct Inner {
 impl Homeward {
     /// Over this host's store and its peers.
     pub fn new(store: Store, peers: Arc<Peers>) -> Self {
-        Self { store, peers, inner: Mutex::default() }
+        Self { store, peers, plant: Plant::from_environment(), inner: Mutex::default() }
     }
 
     /// Takes entries that changed here and belong to others: those with a share of this host go home, and changes that
@@ -202,10 +204,14 @@ impl Homeward {
 
     /// This host as the owner: shares of another host.
     pub fn receive(&self, copies: Vec<Copy>) -> Response {
-        self.answer_each(copies, |copy, term| match self.store.join_home(copy, term) {
-            Joined::Merged(state) => Homecoming::Merged(state),
-            Joined::Ended(state) => Homecoming::Ended(state),
-            Joined::Full => Homecoming::Full,
+        let home = self.store.segment().origin();
+        self.answer_each(copies, |copy, term| {
+            let spoiled = self.plant.spoil_shares(copy, home);
+            match self.store.join_home(spoiled.as_ref().unwrap_or(copy), term) {
+                Joined::Merged(state) => Homecoming::Merged(state),
+                Joined::Ended(state) => Homecoming::Ended(state),
+                Joined::Full => Homecoming::Full,
+            }
         })
     }
 

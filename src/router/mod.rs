@@ -21,6 +21,7 @@ use crate::error::Refusal;
 use crate::metrics::{Lost, OpKind, Path};
 use crate::peers::Peers;
 use crate::placement;
+use crate::plant::Plant;
 use crate::record::{Body, Copy, State};
 use crate::segment::table::Owner;
 use crate::store::{Standing, Store};
@@ -42,7 +43,7 @@ pub struct Router {
     store: Store,
     peers: Arc<Peers>,
     combine: combine::Combiner,
-    plant: serve::Plant,
+    plant: Plant,
     /// Calls that are being decided.
     open: AtomicU64,
     /// The node ends: what is unresolved has been booked as lost.
@@ -87,7 +88,7 @@ impl Router {
             store,
             peers,
             combine: combine::Combiner::default(),
-            plant: serve::Plant::from_environment(),
+            plant: Plant::from_environment(),
             open: AtomicU64::new(0),
             gave_up: AtomicBool::new(false),
         }

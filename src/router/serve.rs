@@ -4,7 +4,8 @@ use super::Router;
 use crate::dataplane::Peer;
 use crate::error::Refusal;
 use crate::placement;
-use crate::record::Body;
+use crate::plant::{Fault, Plant};
+use crate::record::{Body, Copy};
 use crate::segment::table::Owner;
 use crate::store::{self, Called, RequestId, Standing, Store};
 use crate::wire::message::{Call, Op, Outcome, Reply, Response};
@@ -19,11 +20,15 @@ impl Router {
             (Owner::Member(index), term) => {
                 return Response::NotOwner { owner: Some(table.member(index).node_id.get()), term };
             }
-            (Owner::Nobody | Owner::Frozen, term) => return Response::NotOwner { owner: None, term },
+            (owner @ (Owner::Nobody | Owner::Frozen), term) => {
+                let slipped = planted(&self.plant, &self.store, &call, true).filter(|_| owner == Owner::Frozen);
+                return slipped.map_or(Response::NotOwner { owner: None, term }, Response::Reply);
+            }
         };
-        if let Some(reply) = self.plant.interfere(&self.store, &call) {
+        if let Some(reply) = planted(&self.plant, &self.store, &call, false) {
             return Response::Reply(reply);
         }
+        let dead = raise_dead(&self.plant, &self.store, &call);
         let request = RequestId { stream: peer.stream, id };
         let degraded = !table.lease_holds(self.store.clock().now_ms());
         let Some(op) = store_op(&call.op) else {
@@ -43,7 +48,13 @@ impl Router {
             {
                 Response::Reply(super::refused(&call))
             }
-            Called::Done { outcome, state } => Response::Reply(Reply { outcome, state, degraded }),
+            Called::Done { outcome, state } => {
+                if let (Some(mut dead), Some(now)) = (dead, self.store.state(call.key.as_key())) {
+                    (dead.state.term, dead.state.stamp) = (now.term, now.stamp + 1);
+                    self.store.apply_copy(&dead, false);
+                }
+                Response::Reply(Reply { outcome, state, degraded })
+            }
             Called::AlreadyHandled => Response::Voided,
         }
     }
@@ -91,70 +102,32 @@ pub fn local_outcome(store: &Store, call: &Call, standing: Standing) -> Outcome 
     }
 }
 
-/// Faults planted on purpose, so that the checker can be seen to catch them. Inert without the `testing` feature.
-pub(super) struct Plant {
-    #[cfg(feature = "testing")]
-    fault: Option<(Fault, u64)>,
-    #[cfg(feature = "testing")]
-    calls: std::sync::atomic::AtomicU64,
+/// The answer of an owner that counts wrongly on purpose: as if counted, or the value as it stands.
+fn planted(plant: &Plant, store: &Store, call: &Call, frozen: bool) -> Option<Reply> {
+    let Op::Incr { deltas, .. } = &call.op else { return None };
+    let as_if_counted = if frozen { plant.strikes(Fault::Slip) } else { plant.strikes(Fault::Drop) };
+    if !as_if_counted && (frozen || !plant.strikes(Fault::Repeat)) {
+        return None;
+    }
+    let held = store.read(call.key.as_key(), |value| match value {
+        store::Value::Int(value) => value,
+        store::Value::Bytes(_) | store::Value::Elsewhere(_) => 0,
+    });
+    let mut value = held.ok().flatten()?;
+    let values = deltas
+        .iter()
+        .map(|delta| {
+            value += if as_if_counted { *delta } else { 0 };
+            Ok(value)
+        })
+        .collect();
+    Some(Reply { outcome: Outcome::Values(values), state: None, degraded: false })
 }
 
-#[cfg(feature = "testing")]
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Fault {
-    /// Answers as if counted.
-    Drop,
-    /// Answers with the value as it stands.
-    Repeat,
-}
-
-#[cfg(not(feature = "testing"))]
-impl Plant {
-    pub(super) fn from_environment() -> Self {
-        Self {}
-    }
-
-    fn interfere(&self, _: &Store, _: &Call) -> Option<Reply> {
-        None
-    }
-}
-
-#[cfg(feature = "testing")]
-impl Plant {
-    /// `EPHPM_KV_PLANT=drop:N` or `repeat:N`: one remote increment in N.
-    pub(super) fn from_environment() -> Self {
-        let fault = std::env::var("EPHPM_KV_PLANT").ok().and_then(|text| {
-            let (name, every) = text.split_once(':')?;
-            let fault = match name {
-                "drop" => Fault::Drop,
-                "repeat" => Fault::Repeat,
-                _ => return None,
-            };
-            Some((fault, every.parse().ok().filter(|every| *every > 0)?))
-        });
-        Self { fault, calls: std::sync::atomic::AtomicU64::new(0) }
-    }
-
-    fn interfere(&self, store: &Store, call: &Call) -> Option<Reply> {
-        let (fault, every) = self.fault?;
-        let Op::Incr { deltas, .. } = &call.op else { return None };
-        if !(self.calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1).is_multiple_of(every) {
-            return None;
-        }
-        let held = store.read(call.key.as_key(), |value| match value {
-            store::Value::Int(value) => value,
-            store::Value::Bytes(_) | store::Value::Elsewhere(_) => 0,
-        });
-        let mut value = held.ok().flatten()?;
-        let values = deltas
-            .iter()
-            .map(|delta| {
-                if fault == Fault::Drop {
-                    value += delta;
-                }
-                Ok(value)
-            })
-            .collect();
-        Some(Reply { outcome: Outcome::Values(values), state: None, degraded: false })
-    }
+/// What is deleted comes back as newer than its delete: only where that is planted.
+fn raise_dead(plant: &Plant, store: &Store, call: &Call) -> Option<Copy> {
+    let doomed = matches!(call.op, Op::Del) && plant.strikes(Fault::Resurrect);
+    let state = doomed.then(|| store.state(call.key.as_key())).flatten();
+    let state = state.filter(|state| !matches!(state.body, Body::Tombstone(_)))?;
+    Some(Copy { key: call.key.clone(), state })
 }

@@ -156,9 +156,8 @@ fn bounded(run: &Run) -> Finding {
     let mut slowest: Option<(u64, &Event)> = None;
     for event in &run.record.events {
         // A caller that was stopped itself cannot answer in time.
-        let stopped = |span: &&crate::run::Span| {
-            span.fault.kind() == "stop-host" && span.fault.hosts().contains(&event.host)
-        };
+        let stopped =
+            |span: &&crate::run::Span| span.fault.kind() == "stop-host" && span.fault.hosts().contains(&event.host);
         if run.spans.iter().filter(stopped).any(|span| span.from <= event.end && event.start <= span.to) {
             continue;
         }
@@ -186,8 +185,8 @@ fn whole(run: &Run) -> Finding {
     finding.violations = run.problems.clone();
     let after = |ns: u64, since: u64| ms(ns.saturating_sub(since));
     finding.notes.push(format!("ready {:.0} ms after the heal", after(run.ready, run.healed)));
-    if let Some(agreed) = run.agreed {
-        finding.notes.push(format!("all copies agreed {:.0} ms after the last call", after(agreed, run.ended)));
+    if run.held.agreed {
+        finding.notes.push(format!("all copies agreed {:.0} ms after the last call", after(run.held.asked, run.ended)));
     }
     finding
 }
@@ -203,7 +202,15 @@ pub fn line(run: &Run, event: &Event) -> String {
     let degraded = if event.degraded { ", degraded" } else { "" };
     format!(
         "host{} {} at {:.3}..{:.3} s: {}({}, {:?}) gave {:?}{degraded}, window {:?}, owner {}",
-        event.host, event.pid, at(event.start), at(event.end), event.op, event.key, event.argument, event.out,
-        event.window, event.owner
+        event.host,
+        event.pid,
+        at(event.start),
+        at(event.end),
+        event.op,
+        event.key,
+        event.argument,
+        event.out,
+        event.window,
+        event.owner
     )
 }

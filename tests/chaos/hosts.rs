@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::net::{self, Net};
@@ -76,7 +76,7 @@ impl Fleet {
             seed: plan.seed % 1_000_000,
             processes: plan.processes,
             until: Mutex::new(0),
-            pause_us: if plan.hosts > 3 { 6_000 } else { 4_000 },
+            pause_us: plan.pause_us,
         }
     }
 
@@ -181,7 +181,8 @@ impl Fleet {
             namespace.signal(pid, libc::SIGUSR1);
         }
         if let Some(host) = slot.host.as_mut() {
-            host.ask_within(END_LIMIT, &["wait"]).map_err(|reason| format!("host{number}: its load does not end: {reason}"))?;
+            host.ask_within(END_LIMIT, &["wait"])
+                .map_err(|reason| format!("host{number}: its load does not end: {reason}"))?;
         }
         slot.keep_metrics();
         let Some(host) = slot.host.take() else { return Ok(()) };
@@ -198,11 +199,6 @@ impl Fleet {
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(())
-    }
-
-    /// Whether a host is started.
-    pub fn is_up(&self, number: usize) -> bool {
-        self.slot(number).host.is_some()
     }
 
     /// Waits for the load of a host to end; gives processes that ended otherwise than with status 0 or by SIGKILL.
@@ -338,7 +334,10 @@ fn read_metrics(host: &mut Host) -> Metrics {
     let Ok(answer) = host.ask_within(ASK_LIMIT, &["metrics"]) else { return Metrics::new() };
     let text = unescape(&answer[0]);
     let lines = text.lines().filter(|line| !line.starts_with('#'));
-    lines.filter_map(|line| line.rsplit_once(' ')).filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect()
+    lines
+        .filter_map(|line| line.rsplit_once(' '))
+        .filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?)))
+        .collect()
 }
 
 fn write_offset(dir: &Path, number: usize, seconds: i64) -> String {
@@ -354,6 +353,3 @@ fn is_running(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
-
-
-

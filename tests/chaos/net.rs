@@ -45,8 +45,6 @@ pub struct Way {
 
 /// One host's network.
 pub struct Namespace {
-    /// Its address.
-    pub address: Ipv4Addr,
     file: Arc<File>,
     inode: u64,
     device: Arc<File>,
@@ -159,7 +157,7 @@ impl Namespace {
         let made = std::thread::spawn(move || make(address)).join().map_err(|_| "a thread panicked".to_owned())?;
         let (file, device) = made?;
         let inode = file.metadata().map_err(|error| error.to_string())?.ino();
-        Ok(Self { address, file: Arc::new(file), inode, device: Arc::new(device) })
+        Ok(Self { file: Arc::new(file), inode, device: Arc::new(device) })
     }
 
     /// Makes `command` run in this namespace.
@@ -215,7 +213,10 @@ fn make(address: Ipv4Addr) -> Result<(File, File), String> {
     let fail = |what: &str, error: Error| format!("{what}: {error}");
     // SAFETY: changes the namespace of the calling thread only.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-        return Err(fail("a network namespace cannot be had (root or CAP_SYS_ADMIN is needed)", Error::last_os_error()));
+        return Err(fail(
+            "a network namespace cannot be had (root or CAP_SYS_ADMIN is needed)",
+            Error::last_os_error(),
+        ));
     }
     let file = File::open("/proc/thread-self/ns/net").map_err(|error| fail("the namespace", error))?;
     let device = tun().map_err(|error| fail("a TUN device cannot be had (/dev/net/tun and CAP_NET_ADMIN)", error))?;
@@ -305,7 +306,12 @@ impl Switch {
         }
         let mut late = lock(&self.late);
         if late.len() < QUEUED_MAX {
-            late.push(Late { due: Instant::now() + Duration::from_millis(late_ms), number, to, packet: packet.to_vec() });
+            late.push(Late {
+                due: Instant::now() + Duration::from_millis(late_ms),
+                number,
+                to,
+                packet: packet.to_vec(),
+            });
             self.news.notify_one();
         }
     }

@@ -130,7 +130,7 @@ impl Fault {
     }
 
     /// Needs a network and hosts that are well: an orderly end that nobody hears of is no orderly end.
-    fn is_orderly(&self) -> bool {
+    pub fn is_orderly(&self) -> bool {
         matches!(self, Self::Restart(_) | Self::Rolling | Self::Guest)
     }
 }
@@ -175,6 +175,8 @@ pub enum Menu {
     Nothing,
     /// One host is cut off, again and again.
     CutOff,
+    /// Every host is restarted in order, again and again.
+    Rolling,
 }
 
 /// Everything about a run that is drawn.
@@ -196,6 +198,8 @@ pub struct Plan {
     pub clock_host: usize,
     /// Load processes on each host.
     pub processes: usize,
+    /// Mean pause of a load process between two calls, microseconds.
+    pub pause_us: u64,
     /// What happens, in the order of time.
     pub faults: Vec<Planned>,
 }
@@ -224,6 +228,7 @@ impl Plan {
             own_process: (0..=hosts).map(|_| random.percent(50)).collect(),
             clock_host: random.within(0, hosts as u64 - 1) as usize,
             processes: 2,
+            pause_us: if hosts > 3 { 6_000 } else { 4_000 },
             faults: Vec::new(),
         };
         if menu != Menu::Nothing {
@@ -238,7 +243,12 @@ impl Plan {
         let (mut troubled, mut moving, mut at) = (0, 0, WARM_UP_MS);
         while at + 500 < self.heal_ms {
             let fault = self.fault(random);
-            let for_ms = duration(&fault, self.hosts, random).min(self.heal_ms - at);
+            let mut for_ms = duration(&fault, self.hosts, random).min(self.heal_ms - at);
+            match self.menu {
+                Menu::CutOff => for_ms = for_ms.clamp(1_500, 2_500),
+                Menu::Rolling => for_ms = 2_000,
+                _ => {}
+            }
             let hosts = fault.hosts();
             let mut from = hosts.iter().map(|host| busy[*host]).max().unwrap_or(0).max(at);
             if fault.is_orderly() {
@@ -280,6 +290,7 @@ impl Plan {
         let own = self.own_process[host];
         match (self.menu, random.within(0, 99)) {
             (Menu::CutOff, _) => Fault::Partition(Cut::Halves(vec![host])),
+            (Menu::Rolling, _) => Fault::Rolling,
             (Menu::Orderly, 0..=29) => Fault::Restart(host),
             (Menu::Orderly, 30..=54) => Fault::Rolling,
             (Menu::Orderly, 55..=79) => Fault::Guest,

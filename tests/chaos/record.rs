@@ -225,7 +225,10 @@ mod tests {
              I\t10\t7\tc%3A1\tincr\ti4\nC\t11\t1",
         );
         assert_eq!(record.events.len(), 2);
-        assert_eq!((record.events[0].delta(), record.events[0].out.int(), record.events[0].degraded), (3, Some(9), true));
+        assert_eq!(
+            (record.events[0].delta(), record.events[0].out.int(), record.events[0].degraded),
+            (3, Some(9), true)
+        );
         assert_eq!(record.events[1].change, Some((Out::Text("1".into()), Out::Text("2".into()))));
         assert_eq!(record.open.len(), 1);
         assert_eq!(record.open_sum("c:1"), 4);

@@ -7,6 +7,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::held::Held;
 use crate::hosts::Fleet;
 use crate::net::Net;
 use crate::plan::{Cut, Fault, Plan, Planned};
@@ -15,16 +16,13 @@ use crate::support::control::{Control, Delays};
 use crate::support::now_ns;
 
 /// Ends of fault phases, ready hosts and the like are looked for this often.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+pub const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// How long hosts may take to be ready with all others in view.
 const READY_LIMIT: Duration = Duration::from_secs(30);
 
 /// How long calls whose fate is open may stay so.
 const UNRESOLVED_LIMIT: Duration = Duration::from_secs(20);
-
-/// How long copies may differ after the end of the load (the heal is longer ago).
-const AGREE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Somebody wants the test to end: it takes down what it has put up.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -58,10 +56,8 @@ pub struct Run {
     pub ready: u64,
     /// End of the load.
     pub ended: u64,
-    /// All copies agreed.
-    pub agreed: Option<u64>,
-    /// The final value and remaining ms of each key, where they agree; `n`: none.
-    pub finals: BTreeMap<String, (String, i64)>,
+    /// What the hosts hold at the end.
+    pub held: Held,
     /// `ephpm_kv_lost_total` of all hosts by reason, and what was left of `ephpm_kv_unresolved`.
     pub lost: BTreeMap<String, u64>,
     /// What went wrong besides the calls: hosts that did not get ready, did not end, copies that differ.
@@ -82,7 +78,7 @@ pub fn catch_interrupts() {
     }
 }
 
-/// Sleeps until a time, monotonic ns.
+/// Sleeps until a time, monotonic ns; panics when somebody wants the test to end.
 fn sleep_until(ns: u64) {
     loop {
         assert!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
@@ -94,7 +90,8 @@ fn sleep_until(ns: u64) {
     }
 }
 
-fn sleep(time: Duration) {
+/// Sleeps for a time.
+pub fn sleep(time: Duration) {
     sleep_until(now_ns() + time.as_nanos() as u64);
 }
 
@@ -103,7 +100,7 @@ pub fn run(plan: &Plan, dir: &Path, kinds: &str, plant: Option<&str>) -> Result<
     catch_interrupts();
     let net = Net::new(plan.hosts + 1, plan.seed)?;
     let fleet = Fleet::new(plan, net, dir, kinds, plant);
-    let stage = Stage { fleet: &fleet, plan, problems: Mutex::default() };
+    let stage = Stage { fleet: &fleet, plan, moving: Mutex::default(), problems: Mutex::default() };
     (0..plan.hosts).for_each(|host| fleet.start(host));
     stage.await_ready()?;
 
@@ -134,8 +131,8 @@ pub fn run(plan: &Plan, dir: &Path, kinds: &str, plant: Option<&str>) -> Result<
     let ended = now_ns();
     let unresolved = stage.await_resolved();
     let record = Record::read(dir);
-    let (finals, agreed) = stage.agreement(&record, ended);
-    stage.speak(&finals);
+    let mut held = Held::agreed(&fleet, &record, plan.hosts, ended);
+    held.speaks(&fleet, plan.hosts);
     let mut lost: BTreeMap<String, u64> = BTreeMap::new();
     for host in 0..=plan.hosts {
         for (reason, amount) in fleet.last(host).lost {
@@ -150,10 +147,11 @@ pub fn run(plan: &Plan, dir: &Path, kinds: &str, plant: Option<&str>) -> Result<
         stage.check(fleet.end(host));
     }
     let mut problems = stage.problems.into_inner().unwrap_or_else(PoisonError::into_inner);
+    problems.append(&mut held.problems);
     for host in 0..=plan.hosts {
         problems.extend(complaints(&fleet.stderr(host)).into_iter().map(|line| format!("host{host}: {line}")));
     }
-    Ok(Run { plan: plan.clone(), spans, record, began, healed, ready, ended, agreed, finals, lost, problems, delays })
+    Ok(Run { plan: plan.clone(), spans, record, began, healed, ready, ended, held, lost, problems, delays })
 }
 
 /// Lines of a host's log that no run may have.
@@ -165,6 +163,8 @@ fn complaints(log: &str) -> Vec<String> {
 struct Stage<'a> {
     fleet: &'a Fleet,
     plan: &'a Plan,
+    /// Held while a host comes or goes in order: one at a time, as the handbook has it.
+    moving: Mutex<()>,
     problems: Mutex<Vec<String>>,
 }
 
@@ -188,7 +188,8 @@ impl Stage<'_> {
         let deadline = now_ns() + limit.as_nanos() as u64;
         loop {
             let state = self.fleet.state(host);
-            if matches!(&state, Ok((state, live, reason)) if state == "ready" && *live == members && reason.is_empty()) {
+            if matches!(&state, Ok((state, live, reason)) if state == "ready" && *live == members && reason.is_empty())
+            {
                 return Ok(());
             }
             if now_ns() >= deadline {
@@ -201,6 +202,7 @@ impl Stage<'_> {
     /// Does what was planned when it is time, and says when it did.
     fn perform(&self, planned: &Planned, began: u64) -> Span {
         sleep_until(began + planned.at_ms * 1_000_000);
+        let _alone = planned.fault.is_orderly().then(|| self.moving.lock().unwrap_or_else(PoisonError::into_inner));
         let mut span = Span { fault: planned.fault.clone(), from: now_ns(), to: 0, moments: Vec::new() };
         let last = Duration::from_millis(planned.for_ms);
         match &planned.fault {
@@ -315,63 +317,5 @@ impl Stage<'_> {
             }
             sleep(LOOK_EVERY);
         }
-    }
-
-    /// Waits until all hosts hold the same; what they hold then, and when that was.
-    fn agreement(&self, record: &Record, ended: u64) -> (BTreeMap<String, (String, i64)>, Option<u64>) {
-        let mut keys: Vec<String> = record.events.iter().map(|event| event.key.clone()).collect();
-        keys.sort_unstable();
-        keys.dedup();
-        let deadline = now_ns().max(ended + AGREE_LIMIT.as_nanos() as u64);
-        loop {
-            let dumps: Result<Vec<_>, _> = (0..self.plan.hosts).map(|host| self.fleet.dump(host, &keys)).collect();
-            let at = now_ns();
-            let dumps = match dumps {
-                Ok(dumps) => dumps,
-                Err(reason) => {
-                    self.problem(format!("a host cannot be asked what it holds: {reason}"));
-                    return (BTreeMap::new(), None);
-                }
-            };
-            let differing = |index: &usize| dumps.iter().any(|dump| !same(&dumps[0][*index], &dump[*index]));
-            let differ: Vec<usize> = (0..keys.len()).filter(differing).collect();
-            if differ.is_empty() || at >= deadline {
-                for index in differ.iter().take(10) {
-                    let held: Vec<String> = dumps.iter().map(|dump| format!("{} ({} ms)", dump[*index].0, dump[*index].1)).collect();
-                    self.problem(format!("copies differ after {AGREE_LIMIT:?}: {}: {}", keys[*index], held.join(" | ")));
-                }
-                if differ.len() > 10 {
-                    self.problem(format!("copies differ: {} more keys", differ.len() - 10));
-                }
-                let agreed = differ.is_empty().then_some(at);
-                let finals = keys.into_iter().zip(dumps[0].clone()).enumerate();
-                return (finals.filter(|(index, _)| !differ.contains(index)).map(|(_, held)| held).collect(), agreed);
-            }
-            sleep(LOOK_EVERY);
-        }
-    }
-
-    /// Every host speaks for the cluster again, with the value that all copies have.
-    fn speak(&self, finals: &BTreeMap<String, (String, i64)>) {
-        for (key, (value, _)) in finals.iter().filter(|(key, _)| key.starts_with("c:")) {
-            for host in 0..self.plan.hosts {
-                match self.fleet.add_nothing(host, key) {
-                    Ok((Some(found), false)) if format!("s{found}") == *value => {}
-                    other => self.problem(format!("host{host} answers for {key} {other:?}, the copies say {value}")),
-                }
-            }
-        }
-    }
-}
-
-/// Equal, or about to end: hosts are asked one after the other.
-fn same(one: &(String, i64), other: &(String, i64)) -> bool {
-    let ending = |held: &(String, i64)| held.1 == -2 || (0..=1_000).contains(&held.1);
-    if one.0 != other.0 {
-        return ending(one) && ending(other) && (one.0 == "n" || other.0 == "n");
-    }
-    match (one.1, other.1) {
-        (one, other) if one < 0 || other < 0 => one == other || (one.max(other) >= 0 && one.max(other) <= 1_000 && one.min(other) == -2),
-        (one, other) => (one - other).abs() <= 1_000,
     }
 }

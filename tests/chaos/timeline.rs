@@ -91,7 +91,8 @@ fn lane(out: &mut String, run: &Run, scale: &Scale, host: usize) {
     for (from, to) in lives(run, host) {
         rect(out, scale.x(from), y + 8.0, scale.x(to) - scale.x(from), 6.0, "#70b070", "alive");
     }
-    let touching = |span: &&Span| span.fault.hosts().contains(&host) || (span.fault.hosts().is_empty() && moments(span, host) > 0);
+    let touching =
+        |span: &&Span| span.fault.hosts().contains(&host) || (span.fault.hosts().is_empty() && moments(span, host) > 0);
     for (row, span) in run.spans.iter().filter(touching).enumerate() {
         let (x, width) = (scale.x(span.from), scale.x(span.to) - scale.x(span.from));
         rect(out, x, y + 16.0 + 7.0 * (row % 2) as f64, width, 6.0, color(&span.fault), &span.fault.to_string());

@@ -39,7 +39,7 @@ pub fn accounts(run: &Run) -> BTreeMap<String, Option<Account>> {
         if increments.is_empty() && run.record.open_sum(key) == 0 {
             continue;
         }
-        let value = run.finals.get(key).and_then(|(value, _)| value.strip_prefix('s')?.parse::<i128>().ok());
+        let value = run.held.finals.get(key).and_then(|(value, _)| value.strip_prefix('s')?.parse::<i128>().ok());
         let account = value.map(|value| {
             let sum = |degraded: bool| -> i128 {
                 let counted = increments.iter().filter(|event| event.degraded == degraded && event.out.int().is_some());
@@ -51,7 +51,11 @@ pub fn accounts(run: &Run) -> BTreeMap<String, Option<Account>> {
                 degraded,
                 open: run.record.open_sum(key),
                 missing: acknowledged + degraded - value,
-                exposed: increments.iter().filter(|event| exposed(run, event)).map(|event| i128::from(event.delta())).sum(),
+                exposed: increments
+                    .iter()
+                    .filter(|event| exposed(run, event))
+                    .map(|event| i128::from(event.delta()))
+                    .sum(),
                 value,
             }
         });
@@ -69,7 +73,7 @@ pub fn sums(run: &Run) -> Finding {
     let (mut missing, mut exposed_sum) = (0, 0);
     for (key, account) in &accounts {
         let Some(account) = account else {
-            finding.check(false, || format!("{key}: no agreed final value: {:?}", run.finals.get(key)));
+            finding.check(false, || format!("{key}: no agreed final value: {:?}", run.held.finals.get(key)));
             continue;
         };
         let Account { acknowledged, degraded, open, missing: lacks, exposed, value } = account;
@@ -158,9 +162,8 @@ pub fn at_most_once(run: &Run) -> Finding {
             // A call without an answer in time is told the copy plus what it asked for, which the copy may show already.
             let twice = if event.degraded { i128::from(event.delta()) } else { 0 };
             let most = before.checked_sub(1).map_or(0, |index| sums[index].1) + twice;
-            finding.check(value <= most, || {
-                format!("{value}, when only {most} had been asked for: {}", line(run, event))
-            });
+            finding
+                .check(value <= most, || format!("{value}, when only {most} had been asked for: {}", line(run, event)));
         }
     }
     finding.notes.push(format!("the load lasted {:.1} s", ms(run.ended - run.began) / 1e3));

@@ -81,7 +81,7 @@ impl Known {
 fn own_values(run: &Run, troubles: &Troubles) -> Finding {
     let mut finding = Finding::new(7, "own values");
     let (mut kept, mut yielded) = (0, 0);
-    let until = run.agreed.unwrap_or(run.ended);
+    let until = run.held.asked;
     for (key, events) in run.record.by_key("b:") {
         let mut known = Known::default();
         let mut written: Vec<&str> = Vec::new();
@@ -108,7 +108,7 @@ fn own_values(run: &Run, troubles: &Troubles) -> Finding {
         if run.record.open.iter().any(|open| open.key == key && open.op != "get") {
             continue;
         }
-        let Some((held, left)) = run.finals.get(key) else { continue };
+        let Some((held, left)) = run.held.finals.get(key) else { continue };
         let found = held.strip_prefix('s').map(crate::support::host::unescape);
         finding.check(found.as_deref().is_none_or(|found| written.contains(&found)), || {
             format!("{key} holds {found:?}, which nobody wrote")
@@ -116,7 +116,8 @@ fn own_values(run: &Run, troubles: &Troubles) -> Finding {
         let right = known.allows(found.as_deref(), until) && known.fits(*left, found.is_some(), until);
         if known.certain {
             finding.check(right, || {
-                let last = events.iter().rfind(|event| event.op != "get").map(|event| line(run, event)).unwrap_or_default();
+                let last =
+                    events.iter().rfind(|event| event.op != "get").map(|event| line(run, event)).unwrap_or_default();
                 format!("{key} holds {found:?} with {left} ms left instead of {known:?}; the last write: {last}")
             });
         } else if right {
@@ -196,13 +197,17 @@ fn versions(run: &Run) -> Finding {
             finding.check(!step.degraded, || format!("without an owner: {}", line(run, step)));
             let before = seen.insert(&step.argument, **step);
             finding.check(before.is_none() || lossy, || {
-                format!("made twice: {} and {}", before.map(|before| line(run, before)).unwrap_or_default(), line(run, step))
+                format!(
+                    "made twice: {} and {}",
+                    before.map(|before| line(run, before)).unwrap_or_default(),
+                    line(run, step)
+                )
             });
         }
         // A step that got no answer in time may have been made.
         let open = run.record.open.iter().filter(|open| open.key == key && open.op == "cas").count();
         let maybe = steps.iter().filter(|event| event.degraded && event.out == Out::Bool(false)).count() + open;
-        let held = run.finals.get(key).and_then(|(value, _)| value.strip_prefix('s')?.parse::<usize>().ok());
+        let held = run.held.finals.get(key).and_then(|(value, _)| value.strip_prefix('s')?.parse::<usize>().ok());
         let least = if lossy { 0 } else { made.len() };
         finding.check(held.unwrap_or(0) >= least && held.unwrap_or(0) <= made.len() + maybe, || {
             format!("{key}: {} steps made and {maybe} perhaps, but it is {held:?}", made.len())
@@ -216,7 +221,7 @@ fn lists(run: &Run) -> Finding {
     let mut finding = Finding::new(7, "lists");
     let lossy = killed_between(run, run.began, run.ended);
     for (key, events) in run.record.by_key("a:") {
-        let Some((held, _)) = run.finals.get(key) else { continue };
+        let Some((held, _)) = run.held.finals.get(key) else { continue };
         let held = crate::support::host::unescape(held.strip_prefix('s').unwrap_or_default());
         let mut words: std::collections::HashMap<&str, usize> = std::collections::HashMap::new();
         for word in held.split_inclusive(';') {
@@ -225,7 +230,8 @@ fn lists(run: &Run) -> Finding {
         for event in events.iter().filter(|event| event.op == "append") {
             let count = text(&event.argument).and_then(|word| words.remove(word)).unwrap_or(0);
             let answered = event.out.int().is_some();
-            let right = if answered { count == 1 || (lossy && count == 0) } else { count <= usize::from(event.degraded) };
+            let right =
+                if answered { count == 1 || (lossy && count == 0) } else { count <= usize::from(event.degraded) };
             finding.check(right, || format!("{count} times in the list: {}", line(run, event)));
         }
         let open = run.record.open.iter().filter(|open| open.key == key).filter_map(|open| text(&open.argument));
