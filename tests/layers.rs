@@ -20,9 +20,10 @@ const LAYERS: [&[&str]; 9] = [
     &["php"],
 ];
 
-/// Imports between modules of one layer that are meant: the store lives in the segment and evicts by placement, settings are limited by the
-/// vocabulary, which knows refusals, a line is rate limited by the clock, and a planted fault spoils a copy.
-const SIDEWAYS: [(&str, &str); 5] = [
+/// Imports between modules of one layer that are meant: the store lives in the segment and evicts by placement, settings
+/// are limited by the vocabulary, which knows refusals, a line is rate limited by the clock, and a planted fault spoils a
+/// copy.
+const SIDEWAYS: [(&str, &str); 6] = [
     ("store", "segment"),
     ("store", "placement"),
     ("config", "record"),

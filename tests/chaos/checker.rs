@@ -93,7 +93,8 @@ impl Troubles {
             .filter(|span| span.fault.is_hard())
             .map(|span| (span.from.saturating_sub(100_000_000), span.to + settle))
             .collect();
-        hard.extend(run.delays.longer_than(STARVED).into_iter().map(|(from, to)| (from, to + settle)));
+        let starved = run.delays.0.iter().filter(|(_, late)| *late > STARVED.as_nanos() as u64);
+        hard.extend(starved.map(|(at, late)| (at - late, at + settle)));
         hard.sort_unstable();
         Self { hard }
     }

@@ -16,7 +16,7 @@ pub struct Control {
 }
 
 /// (when, in monotonic ns; how late, in ns) of each nap.
-pub struct Delays(Vec<(u64, u64)>);
+pub struct Delays(pub Vec<(u64, u64)>);
 
 impl Control {
     /// Starts measuring.
@@ -44,12 +44,6 @@ impl Control {
 }
 
 impl Delays {
-    /// From and to, in monotonic ns, of each delay longer than this.
-    pub fn longer_than(&self, limit: Duration) -> Vec<(u64, u64)> {
-        let limit = limit.as_nanos() as u64;
-        self.0.iter().filter(|(_, late)| *late > limit).map(|(at, late)| (at - late, *at)).collect()
-    }
-
     /// The longest delay that overlaps this stretch of time, in ns.
     pub fn worst_between(&self, start: u64, end: u64) -> u64 {
         self.0.iter().filter(|(at, late)| *at >= start && at - late <= end).map(|(_, late)| *late).max().unwrap_or(0)
