@@ -322,7 +322,12 @@ fn publish(node: &Node, view: &View, now: u64, member_for_ms: u64) -> bool {
     let member = view.me().phase == Phase::Ready;
     let owned = || (0..SLOTS as u16).all(|slot| table.owner(slot) != Owner::Nobody);
     let moved = || node.ownership.is_settled() || member_for_ms >= MOVES_PATIENCE_MS;
-    let ready = member && (table.state() == NodeState::Ready || (owned() && moved()));
+    let settled = member && (table.state() == NodeState::Ready || (owned() && moved()));
+    let held = table.lease_holds(now);
+    let able = view.refused.is_none() && settled && view.joined && view.quorum;
+    let speaks = node.ownership.may_speak(able, held);
+    // A node that could speak for the cluster is ready once it does.
+    let ready = settled && (table.state() == NodeState::Ready || speaks || !able);
     let (state, reason) = match (&view.refused, ready) {
         (Some(why), _) => (NodeState::Alone, why.clone()),
         (None, false) if !view.joined => {
@@ -331,6 +336,9 @@ fn publish(node: &Node, view: &View, now: u64, member_for_ms: u64) -> bool {
         (None, false) => (NodeState::Joining, format!("catching up with the cluster{}", behind(node, view))),
         (None, true) if !view.quorum => {
             (NodeState::Ready, "less than half of the members can be seen; answers are degraded".to_string())
+        }
+        (None, true) if !speaks => {
+            (NodeState::Ready, "asking the members who owns what; answers are degraded until then".to_string())
         }
         (None, true) => (NodeState::Ready, String::new()),
     };
@@ -342,9 +350,6 @@ fn publish(node: &Node, view: &View, now: u64, member_for_ms: u64) -> bool {
         }
         table.set_state(state, &reason);
     }
-    let held = table.lease_holds(now);
-    let able = view.refused.is_none() && ready && view.joined && view.quorum;
-    let speaks = node.ownership.may_speak(able, held);
     let lease = if speaks { now + LEASE_MS } else { 0 };
     table.lease_until_ms.store(lease, Ordering::Release);
     if speaks && !held {
