@@ -13,6 +13,7 @@ mod bad_surroundings;
 mod closed_settings;
 mod cron;
 mod daemons;
+mod examples;
 mod kill_storm;
 mod late_increments;
 mod one_count;
