@@ -79,6 +79,8 @@ pub struct Metrics {
     pub memory_full: AtomicU64,
     /// `ephpm_kv_evictions_total`
     pub evictions: AtomicU64,
+    /// `ephpm_kv_repairs_total`
+    pub repairs: AtomicU64,
     /// `ephpm_kv_lock_recoveries_total`
     pub lock_recoveries: AtomicU64,
 }
@@ -164,7 +166,7 @@ impl Metrics {
             let _ = writeln!(out, "ephpm_kv_lost_total{{reason=\"{reason}\"}} {}", load(cell));
         }
         let seconds = gauges.replication_lag_ms as f64 / 1e3;
-        let plain: [(&str, &str, String, &str); 11] = [
+        let plain: [(&str, &str, String, &str); 12] = [
             (
                 "ephpm_kv_degraded_total",
                 "counter",
@@ -204,6 +206,12 @@ impl Metrics {
                 "gauge",
                 seconds.to_string(),
                 "Age of the oldest change a peer lacks.",
+            ),
+            (
+                "ephpm_kv_repairs_total",
+                "counter",
+                load(&self.repairs).to_string(),
+                "Copies that differed from their owner's and were put right.",
             ),
             (
                 "ephpm_kv_lock_recoveries_total",

@@ -24,6 +24,8 @@ pub enum Fault {
     ShareTwice,
     /// `stale`: a copy of bytes keeps what it held, though it says that it has what is newer.
     Stale,
+    /// `lose`: a copy that comes in a batch is acknowledged and forgotten.
+    Lose,
     /// `resurrect`: what an owner has deleted for another host comes back.
     Resurrect,
 }
@@ -76,6 +78,7 @@ impl Plant {
                 "share-dropped" => Fault::ShareDropped,
                 "share-twice" => Fault::ShareTwice,
                 "stale" => Fault::Stale,
+                "lose" => Fault::Lose,
                 "resurrect" => Fault::Resurrect,
                 _ => return None,
             };

@@ -4,6 +4,7 @@
 //! gap in a sender's numbers pulls the sender's keys anew, so a lost batch costs time, never truth.
 
 mod catchup;
+mod digest;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 use crate::dataplane::Peer;
 use crate::peers::Peers;
 use crate::placement;
-use crate::plant::Plant;
+use crate::plant::{Fault, Plant};
 use crate::quiet::Quiet;
 use crate::record::{Body, Copy, KeyBuf};
 use crate::segment::table::Owner;
@@ -62,6 +63,7 @@ pub struct Replicator {
     acked: Notify,
     /// Pages are refused: this host may have to drop its copies.
     closed: AtomicBool,
+    comparing: Mutex<digest::Comparing>,
 }
 
 #[derive(Default)]
@@ -105,6 +107,7 @@ impl Replicator {
             inner: Mutex::default(),
             acked: Notify::new(),
             closed: AtomicBool::new(false),
+            comparing: Mutex::default(),
         }
     }
 
@@ -143,8 +146,8 @@ impl Replicator {
                     foreign.push(item.copy);
                     continue;
                 }
-                if item.copy.state.diverged.is_some() && self.speaks() {
-                    // Changed while this owner did not speak for the cluster: the change counts from now on.
+                if (item.pending || item.copy.state.diverged.is_some()) && self.speaks() {
+                    // Changed, or counted, while this owner did not speak for the cluster: that counts from now on.
                     more |= self.store.settle_own(item.copy.key.as_key(), self.peers.table().term(slot), true);
                 }
                 own.push(item.copy);
@@ -304,8 +307,11 @@ impl Replicator {
 
     /// A batch from `peer`.
     pub fn take_batch(self: &Arc<Self>, peer: &Peer, batch: Batch) -> Response {
-        let full: Vec<u32> =
-            (0..).zip(&batch.copies).filter(|(_, copy)| !self.take_copy(copy, true)).map(|(place, _)| place).collect();
+        let full: Vec<u32> = (0..)
+            .zip(&batch.copies)
+            .filter(|(_, copy)| !self.plant.strikes(Fault::Lose) && !self.take_copy(copy, true))
+            .map(|(place, _)| place)
+            .collect();
         for ids in &batch.applied {
             self.store.merge_applied(ids.stream, &ids.ids);
         }

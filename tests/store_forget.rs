@@ -109,7 +109,7 @@ fn what_an_owner_counts_apart_is_not_home() {
     for name in [b"before", b"beside"] {
         apart.incr(key(name), 10, None, OWNER).unwrap();
     }
-    apart.segment().table().apart.store(1, Ordering::Relaxed);
+    apart.segment().table().set_apart(true);
     for _ in 0..2 {
         apart.incr(key(b"beside"), 1, None, OWNER).unwrap();
         apart.incr(key(b"anew"), 1, Some(500), OWNER).unwrap();

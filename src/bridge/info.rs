@@ -130,7 +130,7 @@ impl Host {
             memory_total: stats.bytes_total,
             entries: stats.entries,
             layout: crate::segment::LAYOUT,
-            protocol: crate::wire::hello::PROTOCOL,
+            protocol: crate::wire::hello::protocol(),
             origin: format!("{:016x}", open.segment.origin()),
         }
     }
@@ -165,7 +165,7 @@ impl Info {
             memory_total: 0,
             entries: 0,
             layout: crate::segment::LAYOUT,
-            protocol: crate::wire::hello::PROTOCOL,
+            protocol: crate::wire::hello::protocol(),
             origin: String::new(),
         }
     }

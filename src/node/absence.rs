@@ -78,11 +78,10 @@ impl Absence {
         let stood_still = since_boot_ms.saturating_sub(self.looked_ms) >= self.away_max_ms / 2;
         self.looked_ms = since_boot_ms;
         let others = || view.members.iter().filter(|member| !member.is_me && !member.client);
-        if is_away(table, self.away_max_ms, since_boot_ms) && table.apart.swap(1, Ordering::AcqRel) == 0 && !stood_still
-        {
+        if is_away(table, self.away_max_ms, since_boot_ms) && table.set_apart(true) && !stood_still {
             self.companions = others().map(|member| member.node_id.clone()).collect();
         }
-        if table.apart.load(Ordering::Acquire) == 0 {
+        if !table.is_apart() {
             return Vec::new();
         }
         if !self.still {
@@ -100,7 +99,7 @@ impl Absence {
         let here = self.settled.iter().filter(|node_id| view.member(node_id).is_some()).count();
         if here * 2 > self.settled.len() {
             table.together_ms.store(since_boot_ms, Ordering::Release);
-            table.apart.store(0, Ordering::Release);
+            table.set_apart(false);
         }
         self.still = false;
     }
@@ -116,7 +115,7 @@ impl Absence {
 
     /// This host speaks for its cluster.
     pub(super) fn together(&mut self, table: &Table, view: &View, since_boot_ms: u64) {
-        if table.apart.load(Ordering::Acquire) == 0 {
+        if !table.is_apart() {
             table.together_ms.store(since_boot_ms, Ordering::Release);
             if self.epoch != view.epoch {
                 self.epoch = view.epoch;
@@ -130,7 +129,7 @@ impl Absence {
         let ready = || view.members.iter().filter(|m| !m.is_me && !m.client && m.phase == Phase::Ready);
         let fresh = table.together_ms.load(Ordering::Acquire) == 0;
         if fresh && ready().next().is_some() && ready().all(|member| is_apart(&member.node_id)) {
-            table.apart.store(1, Ordering::Release);
+            table.set_apart(true);
             self.companions = ready().map(|member| member.node_id.clone()).collect();
         }
     }
@@ -153,7 +152,7 @@ fn away_max_ms(client: bool) -> u64 {
 pub(super) fn was_together(node: &Node) -> bool {
     let (table, since_boot_ms) = (node.segment.table(), node.store.clock().since_boot_ms());
     let client = node.peers.view().me().client;
-    table.apart.load(Ordering::Acquire) == 0
+    !table.is_apart()
         && table.together_ms.load(Ordering::Acquire) != 0
         && !is_away(table, away_max_ms(client), since_boot_ms)
 }
@@ -225,7 +224,7 @@ async fn start_clean(node: &Arc<Node>, gossip: &dyn Voice, absence: &mut Absence
     absence.companions.clear();
     (absence.still, absence.confirming) = (false, true);
     table.together_ms.store(node.store.clock().since_boot_ms(), Ordering::Release);
-    table.apart.store(0, Ordering::Release);
+    table.set_apart(false);
     gossip.set_number(APART, 0).await;
 }
 
@@ -289,7 +288,7 @@ mod tests {
         }
 
         fn is_apart(&self) -> bool {
-            self.segment.table().apart.load(Ordering::Relaxed) != 0
+            self.segment.table().is_apart()
         }
     }
 

@@ -23,7 +23,7 @@ use crate::error::SetupError;
 use crate::segment::Segment;
 use crate::segment::table::NodeState;
 use crate::store::{Store, StoreOptions};
-use crate::wire::hello::{LocalHello, PROTOCOL, Settings};
+use crate::wire::hello::{LocalHello, Settings, protocol};
 
 /// Time between two attempts to bind a port that is in use.
 const BIND_RETRY: Duration = Duration::from_millis(100);
@@ -101,7 +101,7 @@ pub(super) async fn live(start: Start) {
         address.set_port(ports.listen.port());
     }
     let origin = segment.origin();
-    let me = Me { node_id: node_id.clone(), generation, address, client, origin, protocol: PROTOCOL };
+    let me = Me { node_id: node_id.clone(), generation, address, client, origin, protocol: protocol() };
     let hello = Arc::new(LocalHello {
         cluster_id: config.cluster_id.clone(),
         node_id: node_id.clone(),
@@ -187,7 +187,7 @@ async fn start_gossip(
         interval_ms: node.config.gossip_interval_ms,
         origin: hello.origin,
         client: hello.client,
-        protocol: PROTOCOL,
+        protocol: protocol(),
     };
     Gossip::start(config, Some(udp)).await
 }

@@ -138,6 +138,7 @@ pub fn run(start: Start) {
     }
     drop(guard);
     table.lease_until_ms.store(0, Ordering::Release);
+    table.set_heard(false);
     table.members_live.store(0, Ordering::Release);
     table.set_state(NodeState::Alone, &reason);
     table.node_pid.store(0, Ordering::Release);
@@ -152,6 +153,7 @@ fn forget_predecessor(segment: &Segment) {
         table.set_owner(slot, crate::segment::table::Owner::Nobody, table.term(slot));
     }
     table.lease_until_ms.store(0, Ordering::Release);
+    table.set_heard(false);
     // A node that was killed took the answers to these with it.
     let unresolved = table.unresolved.swap(0, Ordering::Relaxed);
     segment.metrics().lose(Lost::Unresolved, unresolved);

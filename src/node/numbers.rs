@@ -1,7 +1,5 @@
 //! The small numbers that nodes publish in gossip.
 
-use std::sync::atomic::Ordering;
-
 use super::parts::Node;
 use crate::cluster::{Sighting, Snapshot, View, Voice};
 
@@ -25,14 +23,14 @@ fn number_of(snapshot: &Snapshot, view: &View, node_id: &str, name: &str) -> Opt
 #[derive(Default)]
 pub(super) struct Told {
     position: u64,
-    apart: u32,
+    apart: bool,
     at_ms: u64,
 }
 
 impl Told {
     /// Publishes what has changed; the position once a second at the most.
     pub(super) async fn tell(&mut self, node: &Node, gossip: &dyn Voice) {
-        let apart = node.segment.table().apart.load(Ordering::Acquire);
+        let apart = node.segment.table().is_apart();
         if apart != self.apart {
             self.apart = apart;
             gossip.set_number(APART, apart.into()).await;

@@ -41,7 +41,11 @@ impl Handler for PeerHandler {
             Request::Resolve { stream, ids } => {
                 Answer::Now(Response::Fates(ids.iter().map(|id| node.store.resolve(stream, *id)).collect()))
             }
-            Request::Digest { .. } | Request::Offer(_) => Answer::Now(Response::Error("not compared here".to_string())),
+            Request::Digest { small_max, slots } => {
+                node.replicator.take_digest(peer, small_max, slots);
+                Answer::Now(Response::Done)
+            }
+            Request::Offer(copies) => Answer::Now(node.replicator.take_offer(copies)),
             Request::Standing => Answer::Now(Response::Standing { together: was_together(node) }),
             Request::Flush { namespace } => {
                 let (node, caller) = (node.clone(), peer.node_id.clone());

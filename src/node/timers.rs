@@ -19,6 +19,7 @@ use crate::handoff::slots::LEASE_MS;
 use crate::peers::PeerEvent;
 use crate::placement;
 use crate::segment::table::{NodeState, Owner, SLOTS};
+use crate::wire::hello::{protocol, speaks_with};
 
 /// Deadline of the ping that confirms or refutes a death.
 const PING_TIMEOUT: Duration = Duration::from_millis(250);
@@ -77,6 +78,7 @@ pub(super) fn start(
         tokio::spawn(keep_slots(node.clone())),
         tokio::spawn(housekeep(node.clone())),
         tokio::spawn(close_breakers(node.clone())),
+        tokio::spawn(node.replicator.clone().compare_forever(node.config.small_value_max)),
     ]
 }
 
@@ -145,7 +147,7 @@ async fn housekeep(node: Arc<Node>) {
 /// has counted; that need not be sent again and again.
 fn rescan(node: &Node) {
     let table = node.segment.table();
-    if table.apart.load(Ordering::Relaxed) == 0 {
+    if !table.is_apart() {
         node.store.rescan_dirty();
     } else {
         let mine = |slot| matches!(table.owner(slot), Owner::Member(index) if Some(index) == table.self_index());
@@ -314,7 +316,17 @@ fn may_be_ready(node: &Node, view: &View, settled_for_ms: u64) -> bool {
     view.joined && settled_for_ms >= Tempo::of(&node.config).settle_ms && awaited(node, view).next().is_none()
 }
 
-/// Publishes the state and renews the lease; whether this host speaks for its cluster.
+/// Why answers are degraded when a live member speaks no protocol that this node does: it may own what we ask for.
+fn foreign(view: &View) -> Option<String> {
+    let others = view.members.iter().filter(|member| !member.is_me && !member.client && member.phase != Phase::Leaving);
+    let mut foreign = others.filter(|member| !speaks_with(member.protocol));
+    foreign.next().map(|member| {
+        let (node_id, theirs, ours) = (&member.node_id, member.protocol, protocol());
+        format!("{node_id} is live and speaks protocol {theirs}, {ours} here: answers are degraded")
+    })
+}
+
+/// Publishes the state and renews the lease; whether this host is with its cluster.
 fn publish(node: &Node, view: &View, now: u64, member_for_ms: u64) -> bool {
     let table = node.segment.table();
     // Ready for callers once every slot has an owner to send them to, and the moves that this node's joining caused
@@ -328,15 +340,18 @@ fn publish(node: &Node, view: &View, now: u64, member_for_ms: u64) -> bool {
     let speaks = node.ownership.may_speak(able, held);
     // A node that could speak for the cluster is ready once it does.
     let ready = settled && (table.state() == NodeState::Ready || speaks || !able);
+    let foreign = foreign(view);
     let (state, reason) = match (&view.refused, ready) {
         (Some(why), _) => (NodeState::Alone, why.clone()),
         (None, false) if !view.joined => {
             (NodeState::Joining, "no node of ephpm_kv.join has answered; counting alone (degraded)".to_string())
         }
+        (None, false) if foreign.is_some() => (NodeState::Joining, foreign.clone().unwrap_or_default()),
         (None, false) => (NodeState::Joining, format!("catching up with the cluster{}", behind(node, view))),
         (None, true) if !view.quorum => {
             (NodeState::Ready, "less than half of the members can be seen; answers are degraded".to_string())
         }
+        (None, true) if foreign.is_some() => (NodeState::Ready, foreign.clone().unwrap_or_default()),
         (None, true) if !speaks => {
             (NodeState::Ready, "asking the members who owns what; answers are degraded until then".to_string())
         }
@@ -350,11 +365,12 @@ fn publish(node: &Node, view: &View, now: u64, member_for_ms: u64) -> bool {
         }
         table.set_state(state, &reason);
     }
-    let lease = if speaks { now + LEASE_MS } else { 0 };
+    let lease = if speaks && foreign.is_none() { now + LEASE_MS } else { 0 };
     table.lease_until_ms.store(lease, Ordering::Release);
-    if speaks && !held {
+    table.set_heard(lease != 0);
+    if lease != 0 && !held {
         // What was changed without an owner is settled, or replayed, now.
         node.store.rescan_dirty();
     }
-    speaks
+    able
 }

@@ -20,6 +20,15 @@ const USERS_MAX: usize = 64;
 /// A wanted stamp that no node has.
 const RETIRED: u64 = u64::MAX;
 
+/// This host speaks for its cluster.
+const HEARD: u32 = 0;
+
+/// It does not at the moment: what it counts as an owner is not home before it has met the others.
+const UNHEARD: u32 = 1;
+
+/// It has not for so long that members may have forgotten it and what was deleted since.
+const APART: u32 = 2;
+
 /// Who owns a slot, as this host knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
@@ -144,9 +153,8 @@ pub struct MemberCell {
 pub struct Table {
     /// Coarse monotonic milliseconds until which inline operations are the cluster's; renewed by the node.
     pub lease_until_ms: AtomicU64,
-    /// 1 while this host has been away from the side that speaks for its cluster for so long that members may have
-    /// forgotten it and what was deleted since: what it counts is not home before it has met them again.
-    pub apart: AtomicU32,
+    /// [`HEARD`], [`UNHEARD`] or [`APART`].
+    standing: AtomicU32,
     /// Number of the view that the slots were computed from.
     pub epoch: AtomicU64,
     /// This node's generation (boot time in nanoseconds); 0 before the first start.
@@ -323,6 +331,30 @@ impl Table {
     pub fn node_is_silent(&self, now_ms: u64) -> bool {
         let until = self.lease_until_ms.load(Ordering::Acquire);
         until != 0 && now_ms >= until
+    }
+
+    /// Whether this host has been away from the side that speaks for its cluster for so long that members may have
+    /// forgotten it and what was deleted since.
+    pub fn is_apart(&self) -> bool {
+        self.standing.load(Ordering::Acquire) == APART
+    }
+
+    /// Publishes that; whether it is news.
+    pub fn set_apart(&self, apart: bool) -> bool {
+        let standing = if apart { APART } else { UNHEARD };
+        self.standing.swap(standing, Ordering::AcqRel) != standing
+    }
+
+    /// Whether what this host counts as an owner is the cluster's count: it speaks for it.
+    #[inline]
+    pub fn is_heard(&self) -> bool {
+        self.standing.load(Ordering::Relaxed) == HEARD
+    }
+
+    /// Publishes that, unless the host is apart.
+    pub fn set_heard(&self, heard: bool) {
+        let (from, to) = if heard { (UNHEARD, HEARD) } else { (HEARD, UNHEARD) };
+        let _ = self.standing.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// The member at `index`.

@@ -69,7 +69,7 @@ impl Inner {
     pub(super) fn hit(&self, key: Key<'_>, hash: u64, by: i64, standing: Standing) -> Option<Counted> {
         let Seen::Entry(reference, cell, before) = self.look(key, hash) else { return None };
         let window = self.area.window(reference);
-        let degraded = standing == Standing::Degraded || self.options.clustered && self.is_apart();
+        let degraded = standing == Standing::Degraded || self.options.clustered && self.is_unheard();
         let set = self.flags(Meta::OWN | Meta::DIRTY | if degraded { Meta::PENDING } else { 0 });
         let (_, first) = unpair(before);
         let mut now = before;

@@ -168,10 +168,10 @@ impl Inner {
         ttl_ms.map_or(0, |ttl| now_ms.saturating_add(ttl).min(Meta::DEADLINE_MAX))
     }
 
-    /// Whether counts as an owner are not home either, see [`crate::segment::table::Table::apart`].
+    /// Whether counts as an owner are not home either, see [`crate::segment::table::Table::is_heard`].
     #[inline]
-    pub(super) fn is_apart(&self) -> bool {
-        self.area.segment().table().apart.load(Ordering::Relaxed) != 0
+    pub(super) fn is_unheard(&self) -> bool {
+        !self.area.segment().table().is_heard()
     }
 
     pub(super) fn lose(&self, amount: u64) {

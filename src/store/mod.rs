@@ -9,6 +9,7 @@
 
 mod applied;
 mod conditional;
+mod digest;
 mod drain;
 mod forget;
 mod hit;
@@ -36,6 +37,7 @@ use crate::segment::Segment;
 use layout::{Area, SHARDS};
 
 pub use crate::record::{Fate, Outcome};
+pub use digest::Digests;
 pub use stubs::Held;
 
 /// How long a tombstone is kept at the longest, in milliseconds: late copies of what it ended must not bring the key

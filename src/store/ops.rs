@@ -128,7 +128,7 @@ impl Locked<'_> {
         item.flags |= Meta::OWN | Meta::DIRTY;
         match change.standing {
             Standing::Degraded => item.flags |= Meta::PENDING,
-            Standing::Owner { .. } if self.inner.is_apart() => item.flags |= Meta::PENDING,
+            Standing::Owner { .. } if self.inner.is_unheard() => item.flags |= Meta::PENDING,
             // What the owner counts is home.
             Standing::Owner { .. } if item.diverged.is_none() => item.flags &= !Meta::PENDING,
             Standing::Owner { .. } => {}

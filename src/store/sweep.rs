@@ -180,9 +180,9 @@ impl Locked<'_> {
     fn expire_entry(&mut self, reference: u32, meta: Meta) {
         // Claimed first: a degraded increment may have come in since `meta` was read.
         let (_, claimed) = self.claim(reference);
-        // A host apart from its cluster has nobody who would have counted it on.
-        let apart = self.inner.is_apart();
-        if !apart && (meta.has(Meta::PENDING) || claimed.has(Meta::PENDING)) {
+        // Nobody else would have counted on what a host that does not speak for its cluster counts as an owner.
+        let unheard = self.inner.is_unheard();
+        if !unheard && (meta.has(Meta::PENDING) || claimed.has(Meta::PENDING)) {
             let item = self.load(reference);
             self.inner.lose(item.own_amount(self.inner.origin()));
         }

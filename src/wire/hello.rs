@@ -10,12 +10,31 @@ use bytes::{BufMut, BytesMut};
 use super::WireError;
 use super::body::{Reader, put_option, put_text};
 use super::frame::{Frame, encode_frame};
+use crate::config::testing_number;
 
 /// The protocol this release speaks.
 pub const PROTOCOL: u16 = 1;
 
 /// The oldest it also speaks: a rolling upgrade is one cluster.
 pub const PROTOCOL_OLDEST: u16 = PROTOCOL - 1;
+
+/// [`PROTOCOL`], unless a test has to see what the next release will say.
+pub fn protocol() -> u16 {
+    static ANNOUNCED: std::sync::OnceLock<u16> = std::sync::OnceLock::new();
+    let announced = || testing_number("EPHPM_KV_TEST_PROTOCOL").map_or(PROTOCOL, |number| number as u16);
+    *ANNOUNCED.get_or_init(announced)
+}
+
+/// The oldest that is spoken besides [`protocol`].
+fn protocol_oldest() -> u16 {
+    protocol() - (PROTOCOL - PROTOCOL_OLDEST)
+}
+
+/// Whether a node that announces protocol `theirs` and this one understand each other: each speaks its own and the one
+/// before.
+pub fn speaks_with(theirs: u16) -> bool {
+    theirs.abs_diff(protocol()) <= PROTOCOL - PROTOCOL_OLDEST
+}
 
 /// Largest `len` of a handshake's frame: what a stranger can make a node allocate.
 pub const HELLO_LEN_MAX: usize = 4_096;
@@ -70,8 +89,8 @@ impl LocalHello {
     /// `on_unix_socket`.
     pub fn hello(&self, stream: u64, on_unix_socket: bool) -> Hello {
         Hello {
-            version: PROTOCOL,
-            version_oldest: PROTOCOL_OLDEST,
+            version: protocol(),
+            version_oldest: protocol_oldest(),
             cluster_id: self.cluster_id.clone(),
             node_id: self.node_id.clone(),
             generation: self.generation,
@@ -129,12 +148,13 @@ impl LocalHello {
 
 /// The highest version that both sides speak.
 fn common_version(peer: &Hello) -> Result<u16, HelloRefused> {
-    let version = peer.version.min(PROTOCOL);
-    if version >= peer.version_oldest && (PROTOCOL_OLDEST..=PROTOCOL).contains(&version) {
+    let (oldest, newest) = (protocol_oldest(), protocol());
+    let version = peer.version.min(newest);
+    if version >= peer.version_oldest && (oldest..=newest).contains(&version) {
         return Ok(version);
     }
     let reason = format!(
-        "protocol versions {PROTOCOL_OLDEST} to {PROTOCOL} here, {} to {} at {}",
+        "protocol versions {oldest} to {newest} here, {} to {} at {}",
         peer.version_oldest, peer.version, peer.node_id
     );
     Err(HelloRefused { code: RefusalCode::Version, reason })
@@ -289,7 +309,7 @@ fn read_hello(frame: Frame) -> Result<Hello, WireError> {
         })?,
     };
     // A newer release may say more of itself.
-    if hello.version <= PROTOCOL || r.left() == 0 {
+    if hello.version <= protocol() || r.left() == 0 {
         r.end()?;
     }
     Ok(hello)

@@ -9,6 +9,7 @@ mod checker_rejects;
 mod clocks;
 mod create_with_deadline;
 mod disagreeing_views;
+mod drift;
 mod fork_and_exit;
 mod members;
 mod one_count;
@@ -17,6 +18,7 @@ mod planted_faults;
 mod processes;
 mod remote_calls;
 
+mod rolling_upgrade;
 mod settings;
 mod soak;
 mod support;

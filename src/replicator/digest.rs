@@ -1,0 +1,220 @@
+//! Nothing drifts: owners tell the others what each slot of theirs comes to, and what differs twice is put right.
+//!
+//! The two sides never look at the same moment, so one difference means nothing. But if the owner's digest was the same
+//! in two comparisons, nothing changed there between them; a copy that differed both times has missed something, or has
+//! something that it should not. It pulls the slot anew. What it has and the owner has not: if this very owner (by its
+//! term) has written it, it has ended it since; else the owner has never heard of it, and is offered it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{BATCH_BYTES_MAX, PAGE_TIMEOUT, Replicator, ranges_of};
+use crate::config::testing_number;
+use crate::dataplane::Peer;
+use crate::placement;
+use crate::quiet::Quiet;
+use crate::record::{Body, Copy, Key, KeyBuf};
+use crate::segment::table::{Owner, SLOTS};
+use crate::store::{Applied, Digests};
+use crate::wire::message::{Request, Response};
+
+/// Time between two comparisons.
+const COMPARE_EVERY_MS: u64 = 10_000;
+
+/// Pages of the store looked at in one go.
+const PAGES_PER_STEP: usize = 4;
+
+/// The shortest pause between two of them; and so many times as long as they took: about 1% of a processor.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_FACTOR: u32 = 100;
+
+/// Deadline of a digest or an offer.
+const TELL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Most slots that are put right at a time; the others wait for the next comparison.
+const REPAIRS_MAX: usize = 256;
+
+/// What has been told to this host, and what it made of it.
+#[derive(Default)]
+pub(super) struct Comparing {
+    /// By owner: what it has told since the last pass began.
+    told: BTreeMap<String, (u32, Vec<(u16, u64)>)>,
+    /// By owner and slot: the owner's digest when the copy differed last time.
+    differed: BTreeMap<(String, u16), u64>,
+    repaired_told: Quiet,
+}
+
+impl Replicator {
+    /// `peer` tells what it owns.
+    pub fn take_digest(&self, peer: &Peer, small_max: u32, slots: Vec<(u16, u64)>) {
+        self.comparing.lock().told.insert(peer.node_id.clone(), (small_max, slots));
+    }
+
+    /// Compares, again and again.
+    pub async fn compare_forever(self: Arc<Self>, small_max: u32) {
+        let every = Duration::from_millis(testing_number("EPHPM_KV_TEST_COMPARE_MS").unwrap_or(COMPARE_EVERY_MS));
+        loop {
+            tokio::time::sleep(every).await;
+            // What is told from now on is compared with the next pass, which will have begun after that was sent.
+            let told = std::mem::take(&mut self.comparing.lock().told);
+            let digests = self.pass(small_max).await;
+            for (owner, slots) in self.judge(told, &digests) {
+                self.repair(&owner, &slots).await;
+            }
+            self.tell(&digests);
+        }
+    }
+
+    async fn pass(&self, small_max: u32) -> Digests {
+        let mut digests = Digests::new(small_max);
+        loop {
+            let begun = Instant::now();
+            if self.store.digest(&mut digests, PAGES_PER_STEP) {
+                return digests;
+            }
+            tokio::time::sleep((begun.elapsed() * PAUSE_FACTOR).max(PAUSE_MIN)).await;
+        }
+    }
+
+    /// Tells every peer that keeps copies of everything what this host's slots come to.
+    fn tell(self: &Arc<Self>, digests: &Digests) {
+        let table = self.peers.table();
+        if !table.lease_holds(self.store.clock().now_ms()) {
+            return;
+        }
+        let own = (0..SLOTS as u16)
+            .filter(|slot| matches!(table.owner(*slot), Owner::Member(index) if Some(index) == table.self_index()));
+        let slots: Vec<(u16, u64)> = own.map(|slot| (slot, digests.of(slot))).collect();
+        if slots.is_empty() {
+            return;
+        }
+        let up_to_date = |receiver: &super::Receiver| !receiver.behind;
+        let receivers: Vec<String> = {
+            let inner = self.inner.lock();
+            let current = inner.receivers.iter().filter(|(_, receiver)| up_to_date(receiver));
+            current.map(|(node_id, _)| node_id.clone()).collect()
+        };
+        for node_id in receivers {
+            let request = Request::Digest { small_max: digests.small_max(), slots: slots.clone() };
+            let replicator = self.clone();
+            tokio::spawn(async move { drop(replicator.peers.ask(&node_id, request, TELL_TIMEOUT).await) });
+        }
+    }
+
+    /// The slots that have differed twice, by owner.
+    fn judge(&self, told: BTreeMap<String, (u32, Vec<(u16, u64)>)>, digests: &Digests) -> BTreeMap<String, Vec<u16>> {
+        let mut repairs: BTreeMap<String, Vec<u16>> = BTreeMap::new();
+        let mut comparing = self.comparing.lock();
+        let before = std::mem::take(&mut comparing.differed);
+        for (owner, (small_max, slots)) in told {
+            if small_max != digests.small_max() || !self.follows(&owner) {
+                continue;
+            }
+            for (slot, digest) in slots {
+                if digest == digests.of(slot) || self.peers.owner_of(slot).as_deref() != Some(&owner) {
+                    continue;
+                }
+                let key = (owner.clone(), slot);
+                let due = repairs.get(&owner).map_or(0, Vec::len) < REPAIRS_MAX;
+                if before.get(&key) == Some(&digest) && due {
+                    repairs.entry(owner.clone()).or_default().push(slot);
+                } else {
+                    comparing.differed.insert(key, digest);
+                }
+            }
+        }
+        repairs.values_mut().for_each(|slots| slots.sort_unstable());
+        repairs
+    }
+
+    /// Whether everything that `owner` had sent has come, so that what differs is not simply on its way.
+    fn follows(&self, owner: &str) -> bool {
+        let generation = self.peers.view().member(owner).map(|member| member.generation);
+        generation.is_some_and(|generation| self.synced_to(owner, generation).is_some())
+    }
+
+    /// Makes this host's copies of the slots what `owner` has.
+    async fn repair(&self, owner: &str, slots: &[u16]) {
+        let (mut known, mut repaired, mut cursor) = (BTreeSet::new(), 0, 0);
+        loop {
+            let request = Request::Sync { cursor, slots: ranges_of(slots), owned: true, wants: None };
+            let Ok(Response::Page { copies, next }) = self.peers.ask(owner, request, PAGE_TIMEOUT).await else {
+                return;
+            };
+            for copy in copies {
+                repaired += u64::from(self.put_right(&copy));
+                known.insert(copy.key);
+            }
+            match next {
+                Some(next) => cursor = next,
+                None => break,
+            }
+        }
+        repaired += self.part_with(owner, slots, &known).await;
+        if repaired == 0 {
+            return;
+        }
+        self.store.segment().metrics().repairs.fetch_add(repaired, Ordering::Relaxed);
+        if self.comparing.lock().repaired_told.due() {
+            tracing::warn!(peer = %owner, slots = slots.len(), copies = repaired, "copies differed from their owner's: put right");
+        }
+    }
+
+    /// Whether the copy was not as its owner has it.
+    fn put_right(&self, copy: &Copy) -> bool {
+        if self.store.contradicts(copy) {
+            self.store.drop_copy(copy.key.as_key());
+        }
+        self.store.apply_copy(copy, true) == Applied::Stored
+    }
+
+    /// What this host has in the slots and the owner has not: ended there, or never heard of.
+    async fn part_with(&self, owner: &str, slots: &[u16], known: &BTreeSet<KeyBuf>) -> u64 {
+        let table = self.peers.table();
+        let unknown = |key: Key<'_>| {
+            slots.binary_search(&placement::slot(key.name)).is_ok() && !known.contains(&KeyBuf::new(key))
+        };
+        let (mut offers, mut dropped, mut cursor) = (Vec::new(), 0, Some(0));
+        while let Some(from) = cursor {
+            let (copies, next) = self.store.scan(from, BATCH_BYTES_MAX, &unknown);
+            for copy in copies {
+                let key = copy.key.as_key();
+                // What is this host's alone finds its way home by itself.
+                if matches!(copy.state.body, Body::Tombstone(_)) || self.store.has_own_business(key) {
+                    continue;
+                }
+                if copy.state.term == table.term(placement::slot(key.name)) {
+                    dropped += u64::from(self.store.drop_copy(key));
+                } else {
+                    offers.push(copy);
+                }
+            }
+            cursor = next;
+            tokio::task::yield_now().await;
+        }
+        let offered = offers.len() as u64;
+        for offer in offers {
+            drop(self.peers.ask(owner, Request::Offer(vec![offer]), TELL_TIMEOUT).await);
+        }
+        dropped + offered
+    }
+
+    /// A peer has copies of keys of this host's that this host did not show it.
+    pub fn take_offer(&self, copies: Vec<Copy>) -> Response {
+        let table = self.peers.table();
+        let speaks = table.lease_holds(self.store.clock().now_ms());
+        for copy in copies {
+            let key = copy.key.as_key();
+            let whole = !matches!(copy.state.body, Body::Elsewhere { .. } | Body::Tombstone(_));
+            if speaks && whole && self.owns(placement::slot(key.name)) && self.store.state(key).is_none() {
+                // As changed: everybody gets it.
+                self.store.apply_copy(&copy, false);
+            }
+        }
+        Response::Done
+    }
+}

@@ -1,0 +1,148 @@
+//! What the entries of each slot come to, in one number: two hosts whose numbers differ hold different things.
+//!
+//! A digest is the sum of a hash per live entry, so it does not depend on their order. In the hash is what all copies
+//! have in common: key, value (a counter's sum; bytes only if short, since of long ones some hosts have stubs), whether
+//! there is a deadline, term, stamp and window. Tombstones are left out: each host keeps them as long as it must, and
+//! one that is missing shows where it matters, by the copy it should have ended.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use std::sync::atomic::Ordering;
+
+use super::Store;
+use super::drain::Stuck;
+use super::item::Kind;
+use super::layout::{Meta, shard_of, unpair};
+use super::shard::Locked;
+use crate::placement;
+use crate::record::{Body, Copy, Key, State};
+use crate::segment::table::SLOTS;
+
+/// A pass over all entries, in steps.
+pub struct Digests {
+    page: usize,
+    small_max: u32,
+    sums: Vec<u64>,
+}
+
+impl Digests {
+    /// A pass that has not begun, with bytes of up to `small_max` in it.
+    pub fn new(small_max: u32) -> Self {
+        Self { page: 0, small_max, sums: vec![0; SLOTS] }
+    }
+
+    /// The digest of a slot, once the pass has ended.
+    pub fn of(&self, slot: u16) -> u64 {
+        self.sums.get(slot as usize).copied().unwrap_or(0)
+    }
+
+    /// Bytes up to this length are in it.
+    pub fn small_max(&self) -> u32 {
+        self.small_max
+    }
+}
+
+impl Locked<'_> {
+    /// The slot and the hash of an entry, unless it has ended. `key` is scratch space.
+    fn digest(&self, reference: u32, small_max: u32, now_ms: u64, key: &mut Vec<u8>) -> Option<(u16, u64)> {
+        let item = self.load(reference);
+        if !item.is_live(now_ms) {
+            return None;
+        }
+        let namespace_len = self.area.read_key(reference, key);
+        let slot = placement::slot(&key[namespace_len..]);
+        let value = match item.kind {
+            Kind::Counter => (item.foreign() + i128::from(item.own)) as u64,
+            Kind::Bytes(len) if len <= small_max => xxh3_64(&self.load_bytes(reference, &item)),
+            Kind::Bytes(len) | Kind::Elsewhere(len) => u64::from(len),
+            Kind::Tombstone => return None,
+        };
+        let words = [
+            namespace_len as u64,
+            u64::from(item.kind == Kind::Counter),
+            value,
+            u64::from(item.deadline != 0),
+            item.term,
+            item.stamp,
+            item.window.stamp,
+            item.window.origin,
+        ];
+        words.iter().for_each(|word| key.extend_from_slice(&word.to_le_bytes()));
+        Some((slot, xxh3_64(key)))
+    }
+}
+
+impl Store {
+    /// Looks at `pages` more; `true`: the pass has ended.
+    pub fn digest(&self, pass: &mut Digests, pages: usize) -> bool {
+        let area = &self.inner.area;
+        let (end, now_ms) = ((pass.page + pages).min(area.page_count), self.inner.clock.now_ms());
+        let (mut stuck, mut key) = (Stuck::default(), Vec::new());
+        for page in pass.page..end {
+            let Some(shard) = area.page_state(page).entries_of() else { continue };
+            let Some(locked) = stuck.lock(&self.inner, shard) else { continue };
+            let state = area.page_state(page);
+            for index in 0..state.carved as usize {
+                let reference = area.reference(page, state.class as usize, index);
+                let (_, meta) = unpair(area.pair(reference).load(Ordering::Acquire));
+                if !meta.has(Meta::LIVE) {
+                    continue;
+                }
+                if let Some((slot, hash)) = locked.digest(reference, pass.small_max, now_ms, &mut key) {
+                    let sum = &mut pass.sums[slot as usize];
+                    *sum = sum.wrapping_add(hash);
+                }
+            }
+        }
+        pass.page = end;
+        end >= area.page_count
+    }
+
+    /// Whether this host's copy says something else than `copy` although it claims to be the same state, which no join
+    /// puts right.
+    pub fn contradicts(&self, copy: &Copy) -> bool {
+        let Some(mine) = self.state_up_to(copy.key.as_key(), u32::MAX) else { return false };
+        let theirs = &copy.state;
+        (mine.term, mine.stamp, mine.window) == (theirs.term, theirs.stamp, theirs.window) && differ(&mine, theirs)
+    }
+
+    /// Whether this host has something of a key that no owner has taken in: a share, or a diverged write.
+    pub fn has_own_business(&self, key: Key<'_>) -> bool {
+        let hash = self.inner.area.hash(key);
+        let Ok(locked) = self.inner.lock(shard_of(hash)) else { return true };
+        let Some(reference) = locked.find(key, hash) else { return false };
+        let item = locked.load(reference);
+        item.diverged.is_some() || item.has(Meta::PENDING)
+    }
+
+    /// Drops this host's copy of a key, as if it had never come. A copy with something of this host's own stays, and
+    /// `false` is returned.
+    pub fn drop_copy(&self, key: Key<'_>) -> bool {
+        let hash = self.inner.area.hash(key);
+        let dropped = self.attempt(hash, |locked| {
+            let Some(reference) = locked.find(key, hash) else { return Ok(false) };
+            locked.claim(reference);
+            let item = locked.load(reference);
+            locked.unclaim();
+            if item.diverged.is_some() || item.has(Meta::PENDING) {
+                return Ok(false);
+            }
+            locked.free_entry(reference);
+            Ok(true)
+        });
+        dropped.unwrap_or(false)
+    }
+}
+
+fn differ(mine: &State, theirs: &State) -> bool {
+    match (&mine.body, &theirs.body) {
+        (Body::Counter(mine), Body::Counter(theirs)) => {
+            let sum =
+                |shares: &[crate::record::Share]| shares.iter().map(|share| i128::from(share.amount)).sum::<i128>();
+            sum(mine) != sum(theirs)
+        }
+        (Body::Tombstone(_), Body::Tombstone(_)) => false,
+        (Body::Elsewhere { .. }, Body::Bytes(_)) | (Body::Bytes(_), Body::Elsewhere { .. }) => false,
+        (mine, theirs) => mine != theirs,
+    }
+}
