@@ -15,7 +15,8 @@
  * - A refusal at run time (the value is not an integer, it would overflow, memory is full, the store is busy) emits an
  *   `E_WARNING` that names the function, the key and the reason, and nothing has changed. What is returned then is said
  *   below as "on a refusal".
- * - Without an owner in reach an increment is counted on this host and merged later; {@see ephpm_kv_degraded()} says
+ * - Without an owner in reach an increment is counted on this host and merged later, and a set, delete or new deadline is
+ *   made on this host and replayed later, unless the key was written elsewhere meanwhile; {@see ephpm_kv_degraded()} says
  *   so. No call waits longer than `ephpm_kv.timeout_ms`.
  * - With `ephpm_kv.enabled=0`, or when the set-up failed (a warning at start-up says why), every function returns what
  *   it returns on a refusal, without a warning.

@@ -361,6 +361,7 @@ fn publish(node: &Node, view: &View, now: u64, member_for_ms: u64) -> bool {
         match state {
             NodeState::Ready if reason.is_empty() => tracing::info!("ready"),
             NodeState::Joining => tracing::info!("{reason}"),
+            NodeState::Ready if able => tracing::info!("{reason}"),
             _ => tracing::warn!("{reason}"),
         }
         table.set_state(state, &reason);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ephpm_kv::clock::Clock;
-use ephpm_kv::record::{Body, Copy, Key, KeyBuf, Share, State, Window};
+use ephpm_kv::record::{Body, Copy, Diverged, Key, KeyBuf, Share, State, Window};
 use ephpm_kv::segment::Segment;
 use ephpm_kv::segment::table::{Owner, SLOTS};
 use ephpm_kv::store::{Called, Fate, Op, RequestId, Standing, Store, StoreOptions, Value};
@@ -105,6 +105,14 @@ fn foreign(world: &World, amount: i64) -> Copy {
     Copy { key: KeyBuf::new(KEY), state }
 }
 
+/// A set to 9 that another host made over what is here, without an owner.
+fn made_elsewhere(world: &World) -> Copy {
+    let base = world.store.state(KEY).unwrap();
+    let window = Window { stamp: base.stamp + 1, origin: 77 };
+    let diverged = Some(Diverged { at: base.stamp + 1, amount: 9, sets: true });
+    Copy { key: KeyBuf::new(KEY), state: State { window, diverged, body: Body::Counter(Vec::new()), ..base } }
+}
+
 fn cases() -> Vec<Case> {
     vec![
         Case {
@@ -148,6 +156,41 @@ fn cases() -> Vec<Case> {
                 let _ = world.store.set(KEY, &OTHER, None, OWNER);
             },
             happened: |world| either(world, Some(&BIG), Some(&OTHER)),
+        },
+        Case {
+            name: "append",
+            clustered: true,
+            prepare: |world| world.store.set(KEY, &BIG[..500], None, OWNER).unwrap(),
+            act: |world| {
+                let _ = world.store.append(KEY, &BIG[500..], OWNER);
+            },
+            happened: |world| either(world, Some(&BIG[..500]), Some(&BIG)),
+        },
+        Case {
+            name: "set without an owner",
+            clustered: true,
+            prepare: |world| world.store.set(KEY, &BIG, None, OWNER).unwrap(),
+            act: |world| {
+                let _ = world.store.set(KEY, b"5", None, Standing::Degraded);
+            },
+            happened: |world| {
+                let happened = either(world, Some(&BIG), Some(b"5"))?;
+                let diverged = world.store.state(KEY).and_then(|state| state.diverged);
+                if diverged.map(|diverged| diverged.amount) == happened.then_some(5) {
+                    Ok(happened)
+                } else {
+                    Err(format!("{happened}, but {diverged:?}"))
+                }
+            },
+        },
+        Case {
+            name: "replay",
+            clustered: true,
+            prepare: |world| world.store.set(KEY, b"5", None, OWNER).unwrap(),
+            act: |world| {
+                let _ = world.store.replay(&made_elsewhere(world), 1 << 32);
+            },
+            happened: |world| either(world, Some(b"5"), Some(b"9")),
         },
         Case {
             name: "delete without a cluster",
@@ -362,6 +405,9 @@ each_killed! {
     killed_in_a_creation: "create";
     killed_in_a_window_reset: "new window";
     killed_in_a_replacement: "replace";
+    killed_in_an_append: "append";
+    killed_in_a_set_without_an_owner: "set without an owner";
+    killed_in_a_replay: "replay";
     killed_in_a_delete_without_a_cluster: "delete without a cluster";
     killed_in_a_delete: "delete";
     killed_in_a_sweep: "sweep";
