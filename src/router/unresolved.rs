@@ -7,17 +7,20 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Attempt, Pending, Router};
+use crate::cluster::membership::remember_ms;
 use crate::metrics::Lost;
 use crate::placement;
 use crate::record::Fate;
 use crate::store::Standing;
 use crate::wire::message::{Call, Op, Reply, Request, Response};
 
-/// How long a call's fate is asked after before it is given up as lost.
-const ASK_FOR: Duration = Duration::from_secs(10);
+/// How long a late answer is waited for before its call is asked after: over a partition it may never come.
+const REPLY_FOR: Duration = Duration::from_secs(2);
 
-/// Time between two questions.
+/// Time between two questions, at first and once the first [`ASK_OFTEN_FOR`] are over.
 const ASK_EVERY: Duration = Duration::from_millis(100);
+const ASK_LATER_EVERY: Duration = Duration::from_secs(1);
+const ASK_OFTEN_FOR: Duration = Duration::from_secs(20);
 
 /// Deadline of one question.
 const ASK_TIMEOUT: Duration = Duration::from_millis(500);
@@ -43,7 +46,7 @@ impl Router {
 
     async fn resolve(self: Arc<Self>, call: Call, mut pending: Pending, asked_at: Instant) {
         if let Some(reply) = pending.reply.take()
-            && let Ok(Ok(Ok(response))) = tokio::time::timeout(ASK_FOR, reply).await
+            && let Ok(Ok(Ok(response))) = tokio::time::timeout(REPLY_FOR, reply).await
         {
             let slot = placement::slot(call.key.as_key().name);
             if !matches!(self.understand(response, slot, &call), Attempt::Answered(_)) {
@@ -51,12 +54,15 @@ impl Router {
             }
             return;
         }
-        while asked_at.elapsed() < ASK_FOR {
+        // As long as the member that was asked is remembered: one that is cut off comes back and can tell.
+        let ask_for = Duration::from_millis(remember_ms());
+        while asked_at.elapsed() < ask_for {
             match self.ask_fate(&call, &pending).await {
                 Some(Fate::Applied) => return,
                 Some(Fate::NotApplied) => return self.count_late(&call, asked_at),
                 Some(Fate::Unknown) => break,
-                None => tokio::time::sleep(ASK_EVERY).await,
+                None if asked_at.elapsed() < ASK_OFTEN_FOR => tokio::time::sleep(ASK_EVERY).await,
+                None => tokio::time::sleep(ASK_LATER_EVERY).await,
             }
         }
         self.lose(&call, Lost::Unresolved);

@@ -158,7 +158,8 @@ function mixed(array $option, string $host, int $first): void
                 break;
             case 'cas':
                 $old = $seen[$key] ?? null;
-                $new = (string)((int)$old + 1);
+                // No integer: that would be a counter, and what two sides of a fork count is summed.
+                $new = 'v' . ((int)substr($old ?? 'v0', 1) + 1);
                 if ($call($op, $key, [$old, $new], 0.0, static fn() => ephpm_kv_cas($key, $old, $new))) {
                     $seen[$key] = $new;
                 } else {
