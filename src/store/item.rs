@@ -12,7 +12,8 @@ use crate::record::{Body, Copy, Diverged, Key, KeyBuf, Share, State, Window};
 pub(super) const ENDED: u64 = 1 << 63;
 /// More shares than this are refused as full.
 pub(super) const SHARES_MAX: usize = 1_000;
-const SHARE_LEN: usize = 40;
+/// Bytes of a share in a chain.
+pub(super) const SHARE_LEN: usize = 40;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -110,7 +111,7 @@ impl Item {
     }
 
     /// What is kept in the chain.
-    fn records(&self) -> Vec<Share> {
+    pub fn records(&self) -> Vec<Share> {
         let mut records = self.shares.clone();
         if let Some(Diverged { at, amount, sets }) = self.diverged.filter(|diverged| diverged.at != 0) {
             let window = Window { stamp: sets.into(), origin: 0 };
