@@ -4,6 +4,8 @@
 
 declare(strict_types=1);
 
+require __DIR__ . '/support.php';
+
 $module = $argv[1] ?? '';
 if (!is_file($module)) {
     fwrite(STDERR, "usage: php -n bench/bench.php MODULE (make bench builds it)\n");
@@ -19,21 +21,6 @@ register_shutdown_function(static function () use (&$started): void {
         proc_close($process);
     }
 });
-
-function free_port(): int
-{
-    $tcp = stream_socket_server('tcp://127.0.0.1:0');
-    return (int)substr(strrchr(stream_socket_get_name($tcp, false), ':'), 1);
-}
-
-function php(array $settings): array
-{
-    $command = [PHP_BINARY, '-n'];
-    foreach ($settings as $name => $value) {
-        array_push($command, '-d', "$name=\"$value\"");
-    }
-    return $command;
-}
 
 /** Runs a command to its end and gives the numbers it prints. */
 function numbers(array $command): array
@@ -68,12 +55,6 @@ function wall(array $command): float
     $start = hrtime(true);
     numbers($command);
     return (hrtime(true) - $start) / 1e6;
-}
-
-function median(array $values): float
-{
-    sort($values);
-    return $values[intdiv(count($values), 2)];
 }
 
 /** One line of the table: both medians, and the ratio's median and spread over the rounds. */

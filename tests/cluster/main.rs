@@ -11,6 +11,8 @@ mod create_with_deadline;
 mod disagreeing_views;
 mod drift;
 mod fork_and_exit;
+mod joins;
+mod locks;
 mod members;
 mod one_count;
 mod owner_killed;

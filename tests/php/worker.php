@@ -87,6 +87,9 @@ function load(array $option, string $host, int $number): void
     $until = (int)($option['until'] ?? 0) ?: hrtime(true) + 600_000_000_000;
     $pause = (int)($option['pause_us'] ?? 0);
     $intent = (bool)($option['intent'] ?? false);
+    // A file whose appearance ends the load.
+    $stop = $option['stop'] ?? '';
+    $looked = 0;
     $log = isset($option['dir']) ? fopen("{$option['dir']}/calls-$host-$pid.log", 'w') : null;
     $buffer = '';
     for ($wait = (int)($option['at'] ?? 0) - hrtime(true); $wait > 0; $wait = (int)$option['at'] - hrtime(true)) {
@@ -106,6 +109,12 @@ function load(array $option, string $host, int $number): void
         $start = hrtime(true);
         if ($start >= $until) {
             break;
+        }
+        if ($stop !== '' && $start >= $looked + 20_000_000) {
+            $looked = $start;
+            if (file_exists($stop)) {
+                break;
+            }
         }
         if ($intent) {
             fwrite($log, "I\t$start\t$host\t$pid\t$name\t$op\t$by\n");
