@@ -11,7 +11,7 @@ MODULE := modules/ephpm_kv.so
 TEST_MODULE := target/testing-modules/ephpm_kv.so
 
 .NOTPARALLEL:
-.PHONY: all setup demo test test-module install phpt zts php84 chaos bench lint soak clean
+.PHONY: all setup demo test test-module install phpt zts php84 chaos bench bench-cluster lint soak clean
 
 all: $(MODULE)
 
@@ -60,6 +60,12 @@ soak: $(TEST_MODULE)
 bench: $(MODULE)
 	@scripts/setup.sh bench
 	@php -n bench/bench.php $(CURDIR)/$(MODULE)
+
+# Ten hosts under a rate limiter's load: processor time of each node, lag, traffic, memory. About two minutes;
+# EPHPM_KV_BENCH_SECONDS=600 for ten, more in bench/limiter.php.
+bench-cluster: $(MODULE)
+	@scripts/setup.sh bench
+	@php -n bench/limiter.php $(CURDIR)/$(MODULE)
 
 lint: setup
 	@scripts/lint.sh
