@@ -70,7 +70,10 @@ fn two_hosts_that_take_a_lock_at_once_have_one_winner() {
         met += u64::from(one.start < two.end && two.start < one.end);
         winners.push(if one.won { "host0" } else { "host1" });
     }
-    println!("{rounds} locks: {} to host0, {} to host1; in {met} rounds both calls were under way at once", wins[0], wins[1]);
+    println!(
+        "{rounds} locks: {} to host0, {} to host1; in {met} rounds both calls were under way at once",
+        wins[0], wins[1]
+    );
     assert!(met * 4 > rounds, "they have hardly ever met: nothing was tried");
 
     // Every host sees the winner's value.
