@@ -89,8 +89,10 @@ struct Claims {
     released: BTreeSet<u16>,
     /// Those that own none of the slots now.
     answered: Vec<String>,
-    /// One of them keeps some.
+    /// One of them keeps some, or somebody does whom this node cannot ask.
     kept: bool,
+    /// Members that own some by another's word.
+    others: BTreeSet<String>,
     /// Those that did not answer, or of which this host does not have everything yet.
     silent: Vec<String>,
 }
@@ -283,8 +285,9 @@ impl Ownership {
         }
         while let Some(Ok((node_id, answer))) = asked.join_next().await {
             match answer {
-                Ok(Response::Claimed { term, released }) => {
+                Ok(Response::Claimed { term, released, owners }) => {
                     claims.term = claims.term.max(term);
+                    claims.others.extend(owners);
                     claims.released.extend(released.iter().flat_map(slots_of));
                     claims.answered.push(node_id);
                 }
@@ -292,6 +295,9 @@ impl Ownership {
                 Err(NoAnswer::NotSent | NoAnswer::Lost | NoAnswer::TimedOut) => claims.silent.push(node_id),
             }
         }
+        // Who owns slots by another's word has to say so itself, or be gone from that one's view, too: a member that this
+        // node alone cannot reach may still speak for its slots.
+        claims.kept |= claims.others.iter().any(|owner| !claims.answered.contains(owner) && !view.is_me(owner));
         claims
     }
 
@@ -342,6 +348,20 @@ impl Ownership {
         }
     }
 
+    /// The members in this node's view, other than itself and the `claimant`, that own some of the slots.
+    fn living_owners(&self, slots: &[u16], claimant: &str) -> Vec<String> {
+        let table = self.peers.table();
+        let owners: BTreeSet<u16> = slots
+            .iter()
+            .filter_map(|slot| match table.owner(*slot) {
+                Owner::Member(index) if Some(index) != table.self_index() => Some(index),
+                _ => None,
+            })
+            .collect();
+        let alive = owners.into_iter().map(|index| table.member(index)).filter(|cell| cell.is_present());
+        alive.map(|cell| cell.node_id.get()).filter(|node_id| node_id != claimant).collect()
+    }
+
     /// `peer` claims slots: those we own are frozen, flushed to it and let go, if it should own them.
     pub async fn hand_over(self: Arc<Self>, peer: Peer, ranges: Vec<SlotRange>, synced_to: u64) -> Response {
         let table = self.peers.table();
@@ -362,8 +382,9 @@ impl Ownership {
                 return Response::NotOwner { owner: Some(me), term };
             }
         }
+        let owners = self.living_owners(&slots, &peer.node_id);
         if mine.is_empty() {
-            return Response::Claimed { term, released: Vec::new() };
+            return Response::Claimed { term, released: Vec::new(), owners };
         }
         for slot in &mine {
             table.set_owner(*slot, Owner::Frozen, table.term(*slot));
@@ -380,7 +401,7 @@ impl Ownership {
         self.peers.changed.notify_waiters();
         if heir.is_some() {
             tracing::info!(peer = %peer.node_id, slots = released.len(), "handed slots over");
-            Response::Claimed { term, released: ranges_of(&released) }
+            Response::Claimed { term, released: ranges_of(&released), owners }
         } else {
             Response::NotOwner { owner: Some(me), term }
         }

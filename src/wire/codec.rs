@@ -226,9 +226,10 @@ pub fn encode_response(id: u64, response: &Response, out: &mut BytesMut) {
             put_list(out, copies, put_copy);
             put_option(out, *next, |out, next| out.put_u64_le(next));
         }),
-        Response::Claimed { term, released } => encode_frame(kind::CLAIMED, id, out, |out| {
+        Response::Claimed { term, released, owners } => encode_frame(kind::CLAIMED, id, out, |out| {
             out.put_u64_le(*term);
             put_slots(out, released);
+            put_list(out, owners, |out, owner| put_text(out, owner));
         }),
         Response::Announced { contested } => {
             encode_frame(kind::ANNOUNCED, id, out, |out| put_slots(out, contested));
@@ -269,7 +270,7 @@ pub fn decode_response(frame: Frame) -> Result<(u64, Response), WireError> {
         kind::VOIDED => Response::Voided,
         kind::ACKED => Response::Acked { position: r.u64()?, full: r.list(4, Reader::u32)? },
         kind::PAGE => Response::Page { copies: r.list(COPY_LEN_MIN, Reader::copy)?, next: r.option(Reader::u64)? },
-        kind::CLAIMED => Response::Claimed { term: r.u64()?, released: slots(r)? },
+        kind::CLAIMED => Response::Claimed { term: r.u64()?, released: slots(r)?, owners: r.list(2, Reader::text)? },
         kind::ANNOUNCED => Response::Announced { contested: slots(r)? },
         kind::DONE => Response::Done,
         kind::SHARES => {

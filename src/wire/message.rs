@@ -239,6 +239,8 @@ pub enum Response {
         term: u64,
         /// Those that it owned until now.
         released: Vec<SlotRange>,
+        /// Other members, alive for all the receiver knows, that own some of the others.
+        owners: Vec<String>,
     },
     /// To Announce: those of the slots that the receiver owns itself, or knows a later owner of.
     Announced {

@@ -116,7 +116,11 @@ fn arb_response() -> impl Strategy<Value = Response> {
         Just(Response::Voided),
         (any::<u64>(), vec(any::<u32>(), 0..4)).prop_map(|(position, full)| Response::Acked { position, full }),
         (arb_copies(), any::<Option<u64>>()).prop_map(|(copies, next)| Response::Page { copies, next }),
-        (any::<u64>(), arb_slots()).prop_map(|(term, released)| Response::Claimed { term, released }),
+        (any::<u64>(), arb_slots(), vec(".{0,20}", 0..3)).prop_map(|(term, released, owners)| Response::Claimed {
+            term,
+            released,
+            owners
+        }),
         Just(Response::Done),
         arb_slots().prop_map(|contested| Response::Announced { contested }),
         vec(homecoming, 0..4).prop_map(Response::Shares),
