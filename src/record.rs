@@ -82,6 +82,17 @@ pub struct Share {
     pub amount: i64,
 }
 
+/// The bit of a sequence that makes a share a *fold*: a note of the owner's that it has taken over what a segment that is
+/// gone had counted (see `store::fold`, which alone reads the rest).
+pub const FOLDED: u64 = 1 << 62;
+
+impl Share {
+    /// Whether this is no share but a note of one that is part of another by now.
+    pub fn is_fold(&self) -> bool {
+        self.sequence & (FOLDED | 1 << 63) == FOLDED
+    }
+}
+
 /// What a key holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {

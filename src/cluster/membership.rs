@@ -1,7 +1,7 @@
 //! From what gossip and pings say to the view: who is a member, whether this node has joined, whether its side may
 //! speak for the cluster. Pure: no I/O, no clock; times are milliseconds of any monotonic clock the caller likes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -291,6 +291,11 @@ impl Membership {
     pub fn anyone_away(&self, now_ms: u64) -> bool {
         let remembered = |known: &Known| now_ms.saturating_sub(known.last_heard_ms) < self.remember_ms;
         self.known.values().any(|known| known.settled && !known.in_view() && remembered(known))
+    }
+
+    /// The segments of this node and of all that it knows, those included that are gone and remembered.
+    pub fn origins(&self) -> BTreeSet<u64> {
+        self.known.values().map(|known| known.sighting.origin).chain([self.me.origin]).collect()
     }
 
     /// Sets this node's own phase.

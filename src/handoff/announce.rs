@@ -189,5 +189,5 @@ impl Ownership {
 }
 
 fn has_share_of(copy: &Copy, origin: u64) -> bool {
-    matches!(&copy.state.body, Body::Counter(shares) if shares.iter().any(|share| share.origin == origin))
+    matches!(&copy.state.body, Body::Counter(shares) if shares.iter().any(|share| share.origin == origin && !share.is_fold()))
 }

@@ -138,7 +138,7 @@ impl Homeward {
     fn own_share(&self, copy: &Copy) -> Option<Share> {
         let origin = self.store.segment().origin();
         match &copy.state.body {
-            Body::Counter(shares) => shares.iter().find(|share| share.origin == origin).copied(),
+            Body::Counter(shares) => shares.iter().find(|share| share.origin == origin && !share.is_fold()).copied(),
             Body::Bytes(_) | Body::Elsewhere { .. } | Body::Tombstone(_) => None,
         }
     }

@@ -230,6 +230,7 @@ async fn follow_membership(node: Arc<Node>, gossip: Arc<dyn Voice>) {
         if now >= look_for_lost_at {
             look_for_lost_at = now + LOOK_FOR_LOST_MS;
             look_for_lost(&node);
+            node.replicator.remember(node.membership.lock().origins());
         }
         if view.epoch != before.epoch {
             if names(&view) != names(&before) {

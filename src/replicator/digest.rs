@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{BATCH_BYTES_MAX, PAGE_TIMEOUT, Replicator, ranges_of};
+use crate::cluster::membership::remember_ms;
 use crate::config::testing_number;
 use crate::dataplane::Peer;
 use crate::placement;
@@ -46,6 +47,10 @@ pub(super) struct Comparing {
     /// By owner and slot: the owner's digest when the copy differed last time.
     differed: BTreeMap<(String, u16), u64>,
     repaired_told: Quiet,
+    /// Segments that a member has, or had and may bring back.
+    remembered: BTreeSet<u64>,
+    /// Segments with shares here that nobody remembers, and since when.
+    gone: BTreeMap<u64, Instant>,
 }
 
 impl Replicator {
@@ -66,11 +71,56 @@ impl Replicator {
                 self.repair(&owner, &slots).await;
             }
             self.tell(&digests);
+            self.fold(&digests).await;
         }
     }
 
+    /// The segments of all members that are there, or that may come back.
+    pub fn remember(&self, origins: BTreeSet<u64>) {
+        self.comparing.lock().remembered = origins;
+    }
+
+    /// Makes what segments have counted that are gone for good part of this host's share of the keys that it owns.
+    async fn fold(&self, digests: &Digests) {
+        let table = self.peers.table();
+        let gone = self.gone(digests);
+        if !table.lease_holds(self.store.clock().now_ms()) || !table.is_heard() {
+            return;
+        }
+        let mut folded = 0;
+        for (key, origins) in digests.shared() {
+            let (owner, term) = table.ownership(placement::slot(key.as_key().name));
+            let mine = matches!(owner, Owner::Member(index) if Some(index) == table.self_index());
+            if mine && (origins.is_empty() || origins.iter().any(|origin| gone.contains(origin))) {
+                folded += u32::from(self.store.fold(key.as_key(), term, &|origin| gone.contains(&origin)));
+                tokio::task::yield_now().await;
+            }
+        }
+        if folded > 0 {
+            tracing::debug!(keys = folded, "folded what segments have counted that are gone");
+        }
+    }
+
+    /// Segments with shares here that have been in nobody's memory for as long as members are remembered.
+    fn gone(&self, digests: &Digests) -> BTreeSet<u64> {
+        let mut comparing = self.comparing.lock();
+        let Comparing { remembered, gone, .. } = &mut *comparing;
+        if remembered.is_empty() {
+            return BTreeSet::new();
+        }
+        let origins = digests.shared().iter().flat_map(|(_, origins)| origins);
+        let unknown: BTreeSet<u64> = origins.copied().filter(|origin| !remembered.contains(origin)).collect();
+        gone.retain(|origin, _| unknown.contains(origin));
+        for origin in unknown {
+            gone.entry(origin).or_insert_with(Instant::now);
+        }
+        let long = |since: &Instant| since.elapsed() >= Duration::from_millis(remember_ms());
+        gone.iter().filter(|(_, since)| long(since)).map(|(origin, _)| *origin).collect()
+    }
+
     async fn pass(&self, small_max: u32) -> Digests {
-        let mut digests = Digests::new(small_max);
+        let remembered = self.comparing.lock().remembered.clone();
+        let mut digests = Digests::new(small_max, remembered);
         loop {
             let begun = Instant::now();
             if self.store.digest(&mut digests, PAGES_PER_STEP) {

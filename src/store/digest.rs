@@ -7,33 +7,45 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use super::Store;
 use super::drain::Stuck;
-use super::item::Kind;
+use super::item::{Kind, is_mark};
 use super::layout::{Meta, shard_of, unpair};
 use super::shard::Locked;
 use crate::placement;
-use crate::record::{Body, Copy, Key, State};
-use crate::segment::table::SLOTS;
+use crate::record::{Body, Copy, Key, KeyBuf, Share, State};
+use crate::segment::table::{Owner, SLOTS};
+
+/// Most counters with shares of unknown segments that a pass lists.
+pub const SHARED_MAX: usize = 4_096;
 
 /// A pass over all entries, in steps.
 pub struct Digests {
     page: usize,
     small_max: u32,
     sums: Vec<u64>,
+    remembered: BTreeSet<u64>,
+    shared: Vec<(KeyBuf, Vec<u64>)>,
 }
 
 impl Digests {
-    /// A pass that has not begun, with bytes of up to `small_max` in it.
-    pub fn new(small_max: u32) -> Self {
-        Self { page: 0, small_max, sums: vec![0; SLOTS] }
+    /// A pass that has not begun, with bytes of up to `small_max` in it. Segments of members are `remembered`.
+    pub fn new(small_max: u32, remembered: BTreeSet<u64>) -> Self {
+        Self { page: 0, small_max, sums: vec![0; SLOTS], remembered, shared: Vec::new() }
     }
 
     /// The digest of a slot, once the pass has ended.
     pub fn of(&self, slot: u16) -> u64 {
         self.sums.get(slot as usize).copied().unwrap_or(0)
+    }
+
+    /// Counters that this host owns with shares of segments that are not remembered, and whose (none: old folds are all
+    /// there is to do); at most [`SHARED_MAX`].
+    pub fn shared(&self) -> &[(KeyBuf, Vec<u64>)] {
+        &self.shared
     }
 
     /// Bytes up to this length are in it.
@@ -44,15 +56,25 @@ impl Digests {
 
 impl Locked<'_> {
     /// The slot and the hash of an entry, unless it has ended. `key` is scratch space.
-    fn digest(&self, reference: u32, small_max: u32, now_ms: u64, key: &mut Vec<u8>) -> Option<(u16, u64)> {
+    fn digest(&self, reference: u32, pass: &mut Digests, now_ms: u64, key: &mut Vec<u8>) -> Option<(u16, u64)> {
         let item = self.load(reference);
         if !item.is_live(now_ms) {
             return None;
         }
+        let small_max = pass.small_max;
         let namespace_len = self.area.read_key(reference, key);
+        let unknown = item.shares.iter().filter(|share| !is_mark(share) && !pass.remembered.contains(&share.origin));
+        let origins: Vec<u64> = unknown.map(|share| share.origin).collect();
         let slot = placement::slot(&key[namespace_len..]);
+        let table = self.area.segment().table();
+        let mine = || matches!(table.owner(slot), Owner::Member(index) if Some(index) == table.self_index());
+        let now_s = self.inner.clock.wall_ms() / 1_000;
+        if (!origins.is_empty() || item.has_old_folds(now_s)) && pass.shared.len() < SHARED_MAX && mine() {
+            let (namespace, name) = key.split_at(namespace_len);
+            pass.shared.push((KeyBuf::new(Key { namespace, name }), origins));
+        }
         let value = match item.kind {
-            Kind::Counter => (item.foreign() + i128::from(item.own)) as u64,
+            Kind::Counter => (item.foreign(self.inner.origin()) + i128::from(item.own)) as u64,
             Kind::Bytes(len) if len <= small_max => xxh3_64(&self.load_bytes(reference, &item)),
             Kind::Bytes(len) | Kind::Elsewhere(len) => u64::from(len),
             Kind::Tombstone => return None,
@@ -88,7 +110,7 @@ impl Store {
                 if !meta.has(Meta::LIVE) {
                     continue;
                 }
-                if let Some((slot, hash)) = locked.digest(reference, pass.small_max, now_ms, &mut key) {
+                if let Some((slot, hash)) = locked.digest(reference, pass, now_ms, &mut key) {
                     let sum = &mut pass.sums[slot as usize];
                     *sum = sum.wrapping_add(hash);
                 }
@@ -137,8 +159,10 @@ impl Store {
 fn differ(mine: &State, theirs: &State) -> bool {
     match (&mine.body, &theirs.body) {
         (Body::Counter(mine), Body::Counter(theirs)) => {
-            let sum =
-                |shares: &[crate::record::Share]| shares.iter().map(|share| i128::from(share.amount)).sum::<i128>();
+            if mine.iter().chain(theirs).any(Share::is_fold) {
+                return false;
+            }
+            let sum = |shares: &[Share]| shares.iter().map(|share| i128::from(share.amount)).sum::<i128>();
             sum(mine) != sum(theirs)
         }
         (Body::Tombstone(_), Body::Tombstone(_)) => false,

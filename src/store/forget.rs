@@ -39,6 +39,7 @@ impl Locked<'_> {
         let origin = self.inner.origin();
         // What others have counted is theirs to tell, and what it ended too.
         item.shares.retain(|share| share.origin == origin && !is_mark(share));
+        item.folds.clear();
         let known = item.term != 0;
         (item.term, item.stamp) = (0, if known { UNCONFIRMED } else { 0 });
         self.save(key, hash, Some(reference), &item, Content::Shares, None)?;

@@ -52,6 +52,8 @@ pub(super) struct Item {
     pub term: u64,
     /// Other shares that count, ended marks included. Of a tombstone: that counted.
     pub shares: Vec<Share>,
+    /// Shares that are part of others by now, see `fold`.
+    pub folds: Vec<Share>,
 }
 
 /// Origin of the record that keeps what is known of a diverged change, in the chain behind the shares.
@@ -89,9 +91,9 @@ impl Item {
     }
 
     /// The sum of all but the own share.
-    pub fn foreign(&self) -> i128 {
+    pub fn foreign(&self, me: u64) -> i128 {
         let base = self.diverged.map_or(0, |diverged| i128::from(diverged.amount));
-        self.shares.iter().map(|share| i128::from(share.amount)).sum::<i128>() + base
+        self.shares.iter().map(|share| i128::from(share.amount)).sum::<i128>() + base + self.fold_net(me)
     }
 
     /// Makes this a change without an owner, over the state that was there.
@@ -113,6 +115,9 @@ impl Item {
     /// What is kept in the chain.
     pub fn records(&self) -> Vec<Share> {
         let mut records = self.shares.clone();
+        if self.kind.len().is_none() {
+            records.extend_from_slice(&self.folds);
+        }
         if let Some(Diverged { at, amount, sets }) = self.diverged.filter(|diverged| diverged.at != 0) {
             let window = Window { stamp: sets.into(), origin: 0 };
             records.push(Share { origin: DIVERGED_ORIGIN, window, sequence: at, amount });
@@ -221,6 +226,7 @@ impl Locked<'_> {
         let mut shares =
             if shape.chain == 0 || shares == 0 { Vec::new() } else { self.load_shares(shape.chain, shares) };
         let record = shares.iter().position(|share| share.origin == DIVERGED_ORIGIN).map(|at| shares.remove(at));
+        let folds = shares.extract_if(.., |share| share.is_fold()).collect();
         let known = record.map_or(Diverged { at: 0, amount: 0, sets: false }, |record| Diverged {
             at: record.sequence,
             amount: record.amount,
@@ -236,6 +242,7 @@ impl Locked<'_> {
             stamp: self.area.word(reference, 5).load(Ordering::Relaxed),
             term: self.area.word(reference, 6).load(Ordering::Relaxed),
             shares,
+            folds,
         }
     }
 
@@ -401,7 +408,8 @@ impl Locked<'_> {
             }
             Kind::Counter => {
                 let base = item.diverged.is_some_and(|diverged| diverged.amount != 0);
-                let others = base || item.shares.iter().any(|share| !is_mark(share));
+                let others =
+                    base || item.fold_net(self.inner.origin()) != 0 || item.shares.iter().any(|share| !is_mark(share));
                 flags | Meta::LIVE | Meta::COUNTER | if others { Meta::SHARES } else { 0 }
             }
         }
@@ -473,6 +481,9 @@ impl Locked<'_> {
         };
         let shares = || {
             let mut shares = item.shares.clone();
+            if item.kind == Kind::Counter {
+                shares.extend_from_slice(&item.folds);
+            }
             if item.has(Meta::OWN) {
                 let (origin, sequence) = (self.inner.origin(), self.inner.hlc());
                 shares.push(Share { origin, window: item.window, sequence, amount: item.own });

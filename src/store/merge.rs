@@ -72,6 +72,11 @@ fn adopt_own(item: &mut Item, origin: u64) {
             item.flags |= Meta::OWN;
         }
     }
+    // An owner has folded it: this segment was taken for gone. What it counts goes on from there.
+    if let Some(amount) = item.folded_amount(origin).filter(|_| !item.has(Meta::OWN) && item.kind == Kind::Counter) {
+        item.own = amount;
+        item.flags |= Meta::OWN;
+    }
 }
 
 /// Whether both are the same bytes, here or elsewhere.
@@ -127,6 +132,11 @@ impl Locked<'_> {
         // A diverged change is replayed by whoever holds it: the one who made it may be gone.
         let pending = if state.diverged.is_some() { Meta::PENDING | Meta::DIRTY } else { 0 };
         let (shares, _) = shares_and_content(state);
+        let (mut folds, shares): (Vec<Share>, Vec<Share>) =
+            shares.iter().copied().filter(|share| share.origin != 0).partition(Share::is_fold);
+        if kind != Kind::Counter {
+            folds.clear();
+        }
         Item {
             kind,
             own: 0,
@@ -136,7 +146,8 @@ impl Locked<'_> {
             window: state.window,
             stamp: state.stamp,
             term: state.term,
-            shares: shares.iter().copied().filter(|share| share.origin != 0).collect(),
+            shares,
+            folds,
         }
     }
 
@@ -203,11 +214,23 @@ impl Locked<'_> {
         Verdict::Write(item, if joined { Content::Shares } else { Content::Keep }, 0)
     }
 
+    fn tidy(&self, item: &mut Item) {
+        if !item.folds.is_empty() {
+            item.tidy_folds(self.inner.origin(), (self.inner.hlc() >> 16) / 1_000);
+        }
+    }
+
     /// Joins another host's shares, not its marks; whether anything counts that did not before.
     pub fn join_into(&self, item: &mut Item, theirs: &[Share]) -> bool {
         let origin = self.inner.origin();
         let mut changed = false;
-        for share in theirs.iter().filter(|share| share.origin != 0 && !is_mark(share)) {
+        for fold in theirs.iter().filter(|share| share.is_fold()) {
+            changed |= item.join_fold(*fold);
+        }
+        for share in theirs.iter().filter(|share| share.origin != 0 && !is_mark(share) && !share.is_fold()) {
+            if item.is_folded(share) {
+                continue;
+            }
             let window_is_live = share.window == item.window;
             let mine = share.origin == origin && window_is_live;
             if (window_is_live || !ended(item, share.window)) && !(mine && item.has(Meta::OWN)) {
@@ -215,6 +238,7 @@ impl Locked<'_> {
             }
         }
         adopt_own(item, origin);
+        self.tidy(item);
         changed
     }
 
@@ -269,8 +293,10 @@ impl Locked<'_> {
             local.shares.iter().filter(|share| !is_mark(share)).for_each(|share| {
                 join(&mut item.shares, *share);
             });
+            local.folds.iter().for_each(|fold| _ = item.join_fold(*fold));
             adopt_own(&mut item, origin);
             drop_ended(&mut item);
+            self.tidy(&mut item);
             return Verdict::Write(item, content, 0);
         }
         let mut dropped = lost;
@@ -291,9 +317,11 @@ impl Locked<'_> {
                 }
                 join(&mut item.shares, share);
             }
+            local.folds.iter().for_each(|fold| _ = item.join_fold(*fold));
         }
         adopt_own(&mut item, origin);
         drop_ended(&mut item);
+        self.tidy(&mut item);
         Verdict::Write(item, content, if pending { dropped } else { 0 })
     }
 
@@ -377,6 +405,7 @@ impl Locked<'_> {
                     stamp,
                     term,
                     shares: before.map_or(Vec::new(), |item| item.marks_for(state.window.origin, stamp)),
+                    folds: Vec::new(),
                 };
                 self.join_into(&mut item, theirs);
                 item
@@ -408,16 +437,18 @@ impl Locked<'_> {
                 && !is_mark(share)
                 && share.window == sent.window
                 && share.window != window
-                && known(share.window).is_none();
+                && known(share.window).is_none()
+                && !Item::has_folded(told, origin, share.window, share.amount);
             lost += if gone { share.amount.unsigned_abs() } else { 0 };
             !gone
         });
         let inline = item.has(Meta::OWN).then_some((item.window, item.own));
         let explicit = item.shares.iter().filter(|share| share.origin == origin && !is_mark(share));
         let home = explicit.map(|share| (share.window, share.amount)).chain(inline).all(|(window, amount)| {
-            known(window).is_some_and(|share| {
+            let said = known(window).is_some_and(|share| {
                 share.amount == amount && (window != sent.window || share.sequence >= sent.sequence)
-            })
+            });
+            said || Item::has_folded(told, origin, window, amount)
         });
         if home && item.diverged.is_none() {
             item.flags &= !Meta::PENDING;
@@ -438,7 +469,7 @@ impl Store {
         segment.hlc_observe(state.stamp, clock);
         segment.hlc_observe(state.window.stamp, clock);
         if let Body::Counter(shares) | Body::Tombstone(shares) = &state.body {
-            for share in shares.iter().filter(|share| !is_mark(share)) {
+            for share in shares.iter().filter(|share| !is_mark(share) && !share.is_fold()) {
                 segment.hlc_observe(share.sequence, clock);
             }
         }

@@ -11,6 +11,7 @@ mod applied;
 mod conditional;
 mod digest;
 mod drain;
+mod fold;
 mod forget;
 mod hit;
 mod item;
@@ -38,6 +39,7 @@ use layout::{Area, SHARDS};
 
 pub use crate::record::{Fate, Outcome};
 pub use digest::Digests;
+pub use fold::FOLD_KEPT_S;
 pub use stubs::Held;
 
 /// How long a tombstone is kept at the longest, in milliseconds: late copies of what it ended must not bring the key

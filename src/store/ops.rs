@@ -67,7 +67,8 @@ impl Locked<'_> {
         };
         let window = Window { stamp, origin };
         let flags = Meta::DIRTY | if diverged.is_some() { Meta::PENDING } else { 0 };
-        let item = Item { kind, own: 0, flags, diverged, deadline, window, stamp: own_stamp, term, shares };
+        let item =
+            Item { kind, own: 0, flags, diverged, deadline, window, stamp: own_stamp, term, shares, folds: Vec::new() };
         (item, lost)
     }
 
@@ -107,7 +108,7 @@ impl Locked<'_> {
         if item.kind != Kind::Counter {
             return Err(Fail::Refused(Refusal::NotAnInteger));
         }
-        let foreign = item.foreign();
+        let foreign = item.foreign(self.inner.origin());
         let mut any = false;
         for by in deltas {
             let sum = item.own.checked_add(*by);
@@ -287,7 +288,7 @@ impl Locked<'_> {
             return None;
         }
         if item.kind == Kind::Counter {
-            let value = item.foreign() + i128::from(item.own);
+            let value = item.foreign(self.inner.origin()) + i128::from(item.own);
             return Some(Read::Int(value.clamp(i64::MIN.into(), i64::MAX.into()) as i64));
         }
         if let Kind::Elsewhere(len) = item.kind {

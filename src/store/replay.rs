@@ -88,6 +88,7 @@ impl Locked<'_> {
             stamp,
             term,
             shares,
+            folds: Vec::new(),
         };
         self.join_into(&mut item, theirs);
         self.put_item(change, found.map(|(reference, _)| reference), &item, Content::Shares)

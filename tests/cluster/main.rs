@@ -5,11 +5,13 @@
 
 mod absence;
 mod bad_network_input;
+mod bad_peer;
 mod checker_rejects;
 mod clocks;
 mod create_with_deadline;
 mod disagreeing_views;
 mod drift;
+mod folding;
 mod fork_and_exit;
 mod joins;
 mod locks;
