@@ -123,3 +123,24 @@ fn what_an_owner_counts_apart_is_not_home() {
     forget(&apart);
     assert_eq!((value(&apart, b"before"), value(&apart, b"beside"), value(&apart, b"anew")), (None, Some(12), None));
 }
+
+#[test]
+fn a_copy_that_is_wrong_is_told_from_one_that_is_newer() {
+    let ((owner, _), (copy, _)) = (host(), host());
+    owner.incr(key(b"k"), 10, None, OWNER).unwrap();
+    let early = Copy { key: KeyBuf::new(key(b"k")), state: owner.state(key(b"k")).unwrap() };
+    send(&owner, &copy, b"k");
+    assert!(!copy.contradicts(&early));
+    owner.incr(key(b"k"), 1, None, OWNER).unwrap();
+    send(&owner, &copy, b"k");
+    assert!(!copy.contradicts(&early), "newer");
+    let mut wrong = Copy { key: KeyBuf::new(key(b"k")), state: owner.state(key(b"k")).unwrap() };
+    assert!(!copy.contradicts(&wrong));
+    if let Body::Counter(shares) = &mut wrong.state.body {
+        shares[0].amount += 1;
+    }
+    assert!(copy.contradicts(&wrong));
+    assert!(copy.drop_copy(key(b"k")) && value(&copy, b"k").is_none());
+    copy.incr(key(b"mine"), 1, None, Standing::Degraded).unwrap();
+    assert!(!copy.drop_copy(key(b"mine")), "nobody else has it");
+}

@@ -125,7 +125,8 @@ impl Store {
     pub fn contradicts(&self, copy: &Copy) -> bool {
         let Some(mine) = self.state_up_to(copy.key.as_key(), u32::MAX) else { return false };
         let theirs = &copy.state;
-        (mine.term, mine.stamp, mine.window) == (theirs.term, theirs.stamp, theirs.window) && differ(&mine, theirs)
+        (mine.term, mine.stamp, mine.window) == (theirs.term, theirs.stamp, theirs.window)
+            && differ(&mine, theirs, self.segment().origin())
     }
 
     /// Whether this host has something of a key that no owner has taken in: a share, or a diverged write.
@@ -156,10 +157,15 @@ impl Store {
     }
 }
 
-fn differ(mine: &State, theirs: &State) -> bool {
+fn differ(mine: &State, theirs: &State, me: u64) -> bool {
     match (&mine.body, &theirs.body) {
         (Body::Counter(mine), Body::Counter(theirs)) => {
-            if mine.iter().chain(theirs).any(Share::is_fold) {
+            // What has come since `theirs` was read is newer, not wrong. The own share is always the latest.
+            let newer = |share: &Share| {
+                let same = |their: &&Share| their.origin == share.origin && their.window == share.window;
+                share.origin != me && theirs.iter().find(same).is_none_or(|their| their.sequence < share.sequence)
+            };
+            if mine.iter().chain(theirs).any(Share::is_fold) || mine.iter().any(newer) {
                 return false;
             }
             let sum = |shares: &[Share]| shares.iter().map(|share| i128::from(share.amount)).sum::<i128>();
