@@ -83,6 +83,8 @@ pub struct Metrics {
     pub repairs: AtomicU64,
     /// `ephpm_kv_lock_recoveries_total`
     pub lock_recoveries: AtomicU64,
+    /// `ephpm_kv_values_lost_total`
+    pub values_lost: AtomicU64,
 }
 
 /// What is read at the moment of rendering rather than counted.
@@ -100,6 +102,8 @@ pub struct Gauges {
     pub unresolved: u64,
     /// Age of the oldest change that not every peer has acknowledged.
     pub replication_lag_ms: u64,
+    /// Whether this host has every key of the cluster.
+    pub complete: bool,
 }
 
 impl Metrics {
@@ -166,7 +170,7 @@ impl Metrics {
             let _ = writeln!(out, "ephpm_kv_lost_total{{reason=\"{reason}\"}} {}", load(cell));
         }
         let seconds = gauges.replication_lag_ms as f64 / 1e3;
-        let plain: [(&str, &str, String, &str); 12] = [
+        let plain: [(&str, &str, String, &str); 14] = [
             (
                 "ephpm_kv_degraded_total",
                 "counter",
@@ -218,6 +222,18 @@ impl Metrics {
                 "counter",
                 load(&self.lock_recoveries).to_string(),
                 "Locks taken over from a dead process.",
+            ),
+            (
+                "ephpm_kv_values_lost_total",
+                "counter",
+                load(&self.values_lost).to_string(),
+                "Large values whose bytes no reachable member had.",
+            ),
+            (
+                "ephpm_kv_complete",
+                "gauge",
+                u8::from(gauges.complete).to_string(),
+                "1 while this host has every key, so that reads are local.",
             ),
         ];
         for (name, kind, value, help) in plain {

@@ -62,6 +62,45 @@ pub fn replicas(slot: u16, members: &[&str], n: usize) -> Vec<usize> {
     order(slot, members).into_iter().skip(1).take(n).collect()
 }
 
+/// The order of a set of members for any slot, worked out when it is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// Node ids with their hashes, as given.
+    members: Vec<(String, u64)>,
+}
+
+impl Order {
+    /// Of these node ids, which are unique.
+    pub fn new<S: AsRef<str>>(members: &[S]) -> Self {
+        let hashed = |id: &S| (id.as_ref().to_owned(), xxh3_64(id.as_ref().as_bytes()));
+        Self { members: members.iter().map(hashed).collect() }
+    }
+
+    /// How many members there are.
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// The first `n` members in [`order`] for `slot`, the one that should own it among them. A few ns a member.
+    pub fn first(&self, slot: u16, n: usize) -> Vec<&str> {
+        let mix = slot_mix(slot);
+        let mut first: Vec<(Reverse<u64>, &str)> = Vec::with_capacity(n + 1);
+        for (id, hash) in &self.members {
+            let place = (Reverse(weight(mix, *hash)), id.as_str());
+            if first.len() < n || first.last().is_some_and(|last| place < *last) {
+                first.insert(first.partition_point(|other| *other < place), place);
+                first.truncate(n);
+            }
+        }
+        first.into_iter().map(|(_, id)| id).collect()
+    }
+}
+
 /// Who should own each slot, for one set of members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
@@ -198,6 +237,19 @@ mod tests {
             assert_eq!(after, order[1..3]);
         }
         assert_eq!(placement.owners().len(), SLOTS);
+    }
+
+    #[test]
+    fn the_first_of_an_order_are_the_first_of_it() {
+        let ids: Vec<String> = (0..20).map(|n| format!("10.0.0.{n}:7946")).collect();
+        let members: Vec<&str> = ids.iter().map(String::as_str).collect();
+        let lazily = Order::new(&members);
+        for slot in (0..SLOTS as u16).step_by(61) {
+            let all: Vec<&str> = order(slot, &members).into_iter().map(|index| members[index]).collect();
+            for n in [0, 1, 3, 20, 25] {
+                assert_eq!(lazily.first(slot, n), all[..n.min(20)]);
+            }
+        }
     }
 
     #[test]

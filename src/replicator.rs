@@ -5,8 +5,11 @@
 
 mod catchup;
 mod digest;
+mod pages;
+mod receivers;
+pub mod scope;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -20,19 +23,18 @@ use crate::peers::Peers;
 use crate::placement;
 use crate::plant::{Fault, Plant};
 use crate::quiet::Quiet;
-use crate::record::{Body, Copy, KeyBuf};
+use crate::record::{Body, Copy};
 use crate::segment::table::Owner;
 use crate::store::{Applied, Drained, Joined, Store};
-use crate::wire::message::{AppliedIds, Batch, Request, Response, SlotRange};
+use crate::wire::message::{Batch, Request, Response, SlotRange, Wants};
+use receivers::Receiver;
+use scope::{Rules, Scope, Wanted};
+
+pub use pages::Keeps;
+pub use receivers::BATCH_BYTES_MAX;
 
 /// Most entries taken from the store at a time.
 const DRAIN_MAX: usize = 1_024;
-
-/// Most bytes of keys and values in a batch or page (a single larger value travels alone).
-pub const BATCH_BYTES_MAX: usize = 256 * 1024;
-
-/// Batches on their way to one peer; more, and the peer is left behind to pull later.
-const UNACKED_MAX: usize = 64;
 
 /// Deadline of a page of a pull.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -40,8 +42,14 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time between two attempts to pull.
 const PULL_RETRY: Duration = Duration::from_millis(100);
 
-/// Time between two attempts to pull into a segment that was full.
-const NO_ROOM_RETRY: Duration = Duration::from_secs(2);
+/// Times between attempts to pull into a segment that was full: the first, and the longest.
+const NO_ROOM_RETRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
+
+/// Cursor of a page that is behind all others: for a pull that only says what is wanted.
+const BEYOND_ALL: u64 = u64::MAX;
+
+/// Time between two pulls of what was dropped to make room.
+const DROPPED_RETRY: Duration = Duration::from_secs(60);
 
 /// What a pull came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,10 +62,22 @@ pub enum Pulled {
     NoRoom,
 }
 
+/// How far this host is with what a peer owns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Synced {
+    /// It has all that it wants.
+    Yes,
+    /// It is pulling, or was never told of anything.
+    NotYet,
+    /// There was no room for it.
+    NoRoom,
+}
+
 /// Sends this host's changes to its peers and takes theirs.
 pub struct Replicator {
     store: Store,
     peers: Arc<Peers>,
+    rules: Rules,
     plant: Plant,
     inner: Mutex<Inner>,
     acked: Notify,
@@ -66,55 +86,105 @@ pub struct Replicator {
     comparing: Mutex<digest::Comparing>,
 }
 
-#[derive(Default)]
 struct Inner {
+    /// Who should have what by the view in force.
+    scope: Arc<Scope>,
+    /// What this host wants by it.
+    wanted: Wanted,
     position: u64,
     receivers: BTreeMap<String, Receiver>,
     senders: BTreeMap<String, Sender>,
+    /// Bytes that their owners do not count on any more.
+    unneeded: pages::Unneeded,
     full_told: Quiet,
     no_room_told: Quiet,
-}
-
-/// A peer that takes our batches.
-#[derive(Default)]
-struct Receiver {
-    unacked: VecDeque<(u64, Instant)>,
-    /// It missed a batch, or may have: it is told our number so that it sees the gap.
-    behind: bool,
-    /// Every batch after this position was sent to it.
-    complete_since: u64,
 }
 
 /// A peer whose batches we take.
 struct Sender {
     generation: u64,
     next: u64,
-    synced: bool,
+    /// What of it has been pulled whole, with no gap since.
+    have: Option<Wanted>,
     pulling: bool,
+    /// The last pull found no room.
+    no_room: bool,
     /// A gap was seen since the pull under way began.
     gap: bool,
     /// Since when gossip has told of batches that have not come.
     ahead_since: Option<Instant>,
+    /// Copies dropped to make room up to the last pull that began, and when that was.
+    dropped: u32,
+    pulled_at: Instant,
+}
+
+impl Sender {
+    fn new(generation: u64) -> Self {
+        Self {
+            generation,
+            next: 1,
+            have: None,
+            pulling: false,
+            no_room: false,
+            gap: false,
+            ahead_since: None,
+            dropped: 0,
+            pulled_at: Instant::now(),
+        }
+    }
+}
+
+/// What became of a copy here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taken {
+    /// It is here, or was not news.
+    Whole,
+    /// There was room for a stub only.
+    AsStub,
+    /// There was no room.
+    NoRoom,
 }
 
 impl Replicator {
     /// Over this host's store and its peers.
-    pub fn new(store: Store, peers: Arc<Peers>) -> Self {
+    pub fn new(store: Store, peers: Arc<Peers>, rules: Rules) -> Self {
+        let scope = Arc::new(Scope::of(&peers.view(), rules));
+        let inner = Inner {
+            wanted: scope.wanted(),
+            scope,
+            position: 0,
+            receivers: BTreeMap::new(),
+            senders: BTreeMap::new(),
+            unneeded: pages::Unneeded::default(),
+            full_told: Quiet::default(),
+            no_room_told: Quiet::default(),
+        };
         Self {
             store,
             peers,
+            rules,
             plant: Plant::from_environment(),
-            inner: Mutex::default(),
+            inner: Mutex::new(inner),
             acked: Notify::new(),
             closed: AtomicBool::new(false),
             comparing: Mutex::default(),
         }
     }
 
-    /// Forgets peers that left the view.
-    pub fn set_view(&self) {
+    /// Forgets peers that left the view; what others are to be sent, and this host wants, follows it.
+    pub fn set_view(self: &Arc<Self>) {
         let view = self.peers.view();
         let mut inner = self.inner.lock();
+        let scope = Arc::new(Scope::of(&view, self.rules));
+        let before = std::mem::replace(&mut inner.scope, scope.clone());
+        if !scope.same_members(&before) {
+            let wanted = scope.wanted();
+            if inner.wanted != wanted {
+                inner.wanted = wanted;
+                inner.senders.iter_mut().for_each(|(node_id, sender)| self.keep_pulling(node_id, sender));
+            }
+            tokio::spawn(self.clone().keepers_changed(before, scope));
+        }
         inner.receivers.retain(|node_id, _| view.member(node_id).is_some());
         inner.senders.retain(|node_id, _| view.member(node_id).is_some());
         drop(inner);
@@ -126,8 +196,8 @@ impl Replicator {
     pub fn connected(&self, node_id: &str) {
         if self.peers.view().member(node_id).is_some() {
             let mut inner = self.inner.lock();
-            let receiver = inner.receivers.entry(node_id.to_string()).or_default();
-            receiver.behind = true;
+            let position = inner.position;
+            inner.receiver(node_id, position).behind = true;
         }
     }
 
@@ -156,6 +226,7 @@ impl Replicator {
         }
         self.nudge();
         self.publish_lag();
+        self.let_go();
         (foreign, more)
     }
 
@@ -187,153 +258,32 @@ impl Replicator {
         }
     }
 
-    fn send(self: &Arc<Self>, mut copies: Vec<Copy>, applied: Vec<(u64, u64)>) {
-        if copies.is_empty() && !applied.is_empty() {
-            self.send_batch(Vec::new(), by_stream(&applied));
-        }
-        while !copies.is_empty() {
-            let mut bytes = 0;
-            let fits = copies
-                .iter()
-                .take_while(|copy| {
-                    let first = bytes == 0;
-                    bytes += weight(copy);
-                    first || bytes <= BATCH_BYTES_MAX
-                })
-                .count();
-            let rest = copies.split_off(fits);
-            let batch = std::mem::replace(&mut copies, rest);
-            // The ids go with the last batch: never before a state that shows their effect.
-            let ids = if copies.is_empty() { by_stream(&applied) } else { Vec::new() };
-            self.send_batch(batch, ids);
-        }
-    }
-
-    fn send_batch(self: &Arc<Self>, copies: Vec<Copy>, applied: Vec<AppliedIds>) {
-        let view = self.peers.view();
-        let mut inner = self.inner.lock();
-        inner.position += 1;
-        let position = inner.position;
-        for member in view.members.iter().filter(|member| !member.is_me) {
-            let fresh = || Receiver { complete_since: position - 1, ..Receiver::default() };
-            let receiver = inner.receivers.entry(member.node_id.clone()).or_insert_with(fresh);
-            if receiver.behind || receiver.unacked.len() >= UNACKED_MAX {
-                receiver.behind = true;
-                continue;
-            }
-            let batch = Batch { position, after: position - 1, copies: copies.clone(), applied: applied.clone() };
-            self.post(receiver, &member.node_id, batch);
-        }
-    }
-
-    /// Tells peers that may have missed something where we are.
-    fn nudge(self: &Arc<Self>) {
-        let mut inner = self.inner.lock();
-        let position = inner.position;
-        for (node_id, receiver) in inner.receivers.iter_mut() {
-            if receiver.behind && receiver.unacked.is_empty() && self.peers.is_up(node_id) {
-                receiver.behind = false;
-                receiver.complete_since = position;
-                self.post(
-                    receiver,
-                    node_id,
-                    Batch { position, after: position, copies: Vec::new(), applied: Vec::new() },
-                );
-            }
-        }
-    }
-
-    fn post(self: &Arc<Self>, receiver: &mut Receiver, node_id: &str, batch: Batch) {
-        let position = batch.position;
-        let Ok(in_flight) = self.peers.send(node_id, Request::Replicate(batch)) else {
-            receiver.behind = true;
-            return;
-        };
-        receiver.unacked.push_back((position, Instant::now()));
-        let (replicator, node_id) = (self.clone(), node_id.to_string());
-        tokio::spawn(async move {
-            let acked = match in_flight.reply.await {
-                Ok(Ok(Response::Acked { full, .. })) => {
-                    let mut inner = replicator.inner.lock();
-                    if !full.is_empty() && inner.full_told.due() {
-                        tracing::warn!(peer = %node_id, copies = full.len(), "peer has no room for copies (ephpm_kv.memory)");
-                    }
-                    true
-                }
-                _ => false,
-            };
-            let mut inner = replicator.inner.lock();
-            if let Some(receiver) = inner.receivers.get_mut(&node_id) {
-                receiver.unacked.retain(|(sent, _)| *sent != position);
-                receiver.behind |= !acked;
-            }
-            drop(inner);
-            replicator.acked.notify_waiters();
-        });
-    }
-
-    fn publish_lag(&self) {
-        let inner = self.inner.lock();
-        let oldest = inner.receivers.values().filter_map(|receiver| receiver.unacked.front()).map(|(_, at)| at).min();
-        let lag_ms = oldest.map_or(0, |at| at.elapsed().as_millis() as u64);
-        self.peers.table().replication_lag_ms.store(lag_ms, Ordering::Relaxed);
-    }
-
-    /// Sends everything that changed and waits until `node_id` has acknowledged it; `false`: not within `timeout`, or
-    /// it lacks batches after `synced_to`, up to which it says to have everything. The second part of the answer is
-    /// what [`Replicator::tick`] returns.
-    pub async fn flush_to(self: &Arc<Self>, node_id: &str, synced_to: u64, timeout: Duration) -> (bool, Vec<Copy>) {
-        let foreign = self.drain_all().await;
-        let deadline = Instant::now() + timeout;
-        let done = async {
-            loop {
-                let acked = self.acked.notified();
-                let state = {
-                    let inner = self.inner.lock();
-                    inner.receivers.get(node_id).map(|receiver| {
-                        (receiver.behind || synced_to < receiver.complete_since, receiver.unacked.is_empty())
-                    })
-                };
-                match state {
-                    Some((false, true)) => return true,
-                    // It has to pull first.
-                    Some((true, _)) | None => return false,
-                    Some(_) => acked.await,
-                }
-            }
-        };
-        (tokio::time::timeout_at(deadline, done).await.unwrap_or(false), foreign)
-    }
-
     /// A batch from `peer`.
     pub fn take_batch(self: &Arc<Self>, peer: &Peer, batch: Batch) -> Response {
-        let full: Vec<u32> = (0..)
-            .zip(&batch.copies)
-            .filter(|(_, copy)| !self.plant.strikes(Fault::Lose) && !self.take_copy(copy, true))
-            .map(|(place, _)| place)
-            .collect();
+        let (mut full, mut no_room) = (Vec::new(), false);
+        for (place, copy) in (0..).zip(&batch.copies) {
+            let lost = self.plant.strikes(Fault::Lose);
+            let taken = if lost { Taken::Whole } else { self.take_copy(copy, true) };
+            self.note_unneeded(copy);
+            if taken != Taken::Whole {
+                full.push(place);
+            }
+            no_room |= taken == Taken::NoRoom;
+        }
         for ids in &batch.applied {
             self.store.merge_applied(ids.stream, &ids.ids);
         }
         let mut inner = self.inner.lock();
         let known = inner.senders.get(&peer.node_id).is_some_and(|sender| sender.generation == peer.generation);
         if !known {
-            let fresh = Sender {
-                generation: peer.generation,
-                next: 1,
-                synced: false,
-                pulling: false,
-                gap: false,
-                ahead_since: None,
-            };
-            inner.senders.insert(peer.node_id.clone(), fresh);
+            inner.senders.insert(peer.node_id.clone(), Sender::new(peer.generation));
         }
         let Some(sender) = inner.senders.get_mut(&peer.node_id) else {
             return Response::Error("no such sender".into());
         };
         // What a sender holds when it is first met came by no batch.
         // A copy that found no room is as good as missed.
-        let gap = !known || batch.after != sender.next.saturating_sub(1) || !full.is_empty();
+        let gap = !known || batch.after != sender.next.saturating_sub(1) || no_room;
         sender.next = batch.position + 1;
         if gap {
             self.begin_pull(&peer.node_id, sender);
@@ -341,28 +291,40 @@ impl Replicator {
         Response::Acked { position: batch.position, full }
     }
 
-    /// Applies one copy; `false`: no room.
-    fn take_copy(&self, copy: &Copy, sender_owns: bool) -> bool {
+    /// Applies one copy; bytes that find no room leave a stub.
+    fn take_copy(&self, copy: &Copy, sender_owns: bool) -> Taken {
         let slot = placement::slot(copy.key.as_key().name);
         if self.owns(slot) {
             let term = self.peers.table().term(slot);
             if copy.state.term <= term {
                 // From one who does not know yet that we own it: its shares come home, the rest is ours.
-                return !matches!(copy.state.body, Body::Counter(_))
-                    || !matches!(self.store.join_home(copy, term), Joined::Full);
+                let full = matches!(copy.state.body, Body::Counter(_))
+                    && matches!(self.store.join_home(copy, term), Joined::Full);
+                return if full { Taken::NoRoom } else { Taken::Whole };
             }
         }
         let spoiled = self.plant.spoil_bytes(copy);
-        let stored = !matches!(self.store.apply_copy(spoiled.as_ref().unwrap_or(copy), sender_owns), Applied::Full);
-        if !stored {
-            self.store.segment().metrics().memory_full.fetch_add(1, Ordering::Relaxed);
+        let copy = spoiled.as_ref().unwrap_or(copy);
+        if self.store.apply_copy(copy, sender_owns) != Applied::Full {
+            return Taken::Whole;
         }
-        stored
+        self.store.segment().metrics().memory_full.fetch_add(1, Ordering::Relaxed);
+        let is_value = matches!(copy.state.body, Body::Bytes(_));
+        if is_value && self.store.apply_copy(&receivers::as_stub(copy), sender_owns) != Applied::Full {
+            return Taken::AsStub;
+        }
+        Taken::NoRoom
     }
 
     fn begin_pull(self: &Arc<Self>, node_id: &str, sender: &mut Sender) {
-        sender.synced = false;
+        sender.have = None;
         sender.gap = true;
+        self.peers.table().set_complete(false, self.peers.table().copies_dropped());
+        self.keep_pulling(node_id, sender);
+    }
+
+    /// Pulls until this host has what it wants of `node_id`.
+    fn keep_pulling(self: &Arc<Self>, node_id: &str, sender: &mut Sender) {
         if !std::mem::replace(&mut sender.pulling, true) {
             let (replicator, node_id, generation) = (self.clone(), node_id.to_string(), sender.generation);
             tokio::spawn(async move { replicator.pull_until_synced(node_id, generation).await });
@@ -370,47 +332,81 @@ impl Replicator {
     }
 
     async fn pull_until_synced(self: Arc<Self>, node_id: String, generation: u64) {
+        let mut no_room_for = NO_ROOM_RETRY.0;
         loop {
-            if let Some(sender) = self.inner.lock().senders.get_mut(&node_id).filter(|s| s.generation == generation) {
-                sender.gap = false;
-            }
-            let pulled = self.pull(&node_id, Vec::new(), true).await;
+            let Some((wanted, cursor, slots)) = self.plan_pull(&node_id, generation) else { return };
+            let pulled = self.pull_from(&node_id, cursor, slots, true, Some(wanted.to_wire())).await;
             if pulled == Pulled::NoRoom && self.inner.lock().no_room_told.due() {
                 tracing::error!(peer = %node_id, "no room for what peer owns: ephpm_kv.memory is smaller than on others");
             }
-            match self.pulled(&node_id, generation, pulled == Pulled::All) {
+            match self.pulled(&node_id, generation, wanted, pulled) {
                 Some(true) => {
                     tracing::info!(peer = %node_id, "caught up with peer");
                     return self.peers.changed.notify_waiters();
                 }
-                Some(false) => {
-                    tokio::time::sleep(if pulled == Pulled::NoRoom { NO_ROOM_RETRY } else { PULL_RETRY }).await
+                Some(false) if pulled == Pulled::NoRoom => {
+                    tokio::time::sleep(no_room_for).await;
+                    no_room_for = (no_room_for * 2).min(NO_ROOM_RETRY.1);
                 }
+                Some(false) => tokio::time::sleep(PULL_RETRY).await,
                 None => return,
             }
         }
     }
 
-    /// Whether a pull that ended brought everything; `None`: that sender is gone.
-    fn pulled(&self, node_id: &str, generation: u64, complete: bool) -> Option<bool> {
+    /// What to pull of this life of `node_id`: what this host wants, and from which cursor of which slots it comes.
+    /// `None`: that sender is gone.
+    fn plan_pull(&self, node_id: &str, generation: u64) -> Option<(Wanted, u64, Vec<SlotRange>)> {
+        let dropped = self.peers.table().copies_dropped();
         let mut inner = self.inner.lock();
+        let wanted = inner.wanted.clone();
         let sender = inner.senders.get_mut(node_id).filter(|sender| sender.generation == generation)?;
-        let synced = complete && !sender.gap;
-        sender.synced |= synced;
+        (sender.gap, sender.dropped, sender.pulled_at) = (false, dropped, Instant::now());
+        let lacking = match (&sender.have, &wanted) {
+            (_, Wanted::All) => return Some((wanted, 0, Vec::new())),
+            (Some(Wanted::Slots(have)), Wanted::Slots(set)) => set.minus(have),
+            // Of all, large values are stubs.
+            (Some(Wanted::All) | None, Wanted::Slots(set)) => set.clone(),
+        };
+        let cursor = if lacking.is_empty() { BEYOND_ALL } else { 0 };
+        Some((wanted, cursor, ranges_of(&lacking.iter().collect::<Vec<u16>>())))
+    }
+
+    /// Whether a pull that ended brought all that is wanted; `None`: that sender is gone.
+    fn pulled(&self, node_id: &str, generation: u64, wanted: Wanted, pulled: Pulled) -> Option<bool> {
+        let mut inner = self.inner.lock();
+        let still_wanted = inner.wanted == wanted;
+        let sender = inner.senders.get_mut(node_id).filter(|sender| sender.generation == generation)?;
+        sender.no_room = pulled == Pulled::NoRoom;
+        if pulled == Pulled::All && !sender.gap {
+            sender.have = Some(wanted);
+        }
+        let synced = sender.have.is_some() && still_wanted && !sender.gap && pulled == Pulled::All;
         sender.pulling &= !synced;
         Some(synced)
     }
 
-    /// Pulls all pages of what `node_id` owns, or of `slots` whoever owns them.
-    pub async fn pull(&self, node_id: &str, slots: Vec<SlotRange>, sender_owns: bool) -> Pulled {
-        let (mut cursor, mut room) = (0, true);
+    /// Pulls all pages of what `node_id` has in `slots`, whoever owns them; large values come as stubs.
+    pub async fn pull(&self, node_id: &str, slots: Vec<SlotRange>) -> Pulled {
+        self.pull_from(node_id, 0, slots, false, None).await
+    }
+
+    async fn pull_from(
+        &self,
+        node_id: &str,
+        mut cursor: u64,
+        slots: Vec<SlotRange>,
+        sender_owns: bool,
+        mut wants: Option<Wants>,
+    ) -> Pulled {
+        let mut room = true;
         loop {
-            let request = Request::Sync { cursor, slots: slots.clone(), owned: sender_owns, wants: None };
+            let request = Request::Sync { cursor, slots: slots.clone(), owned: sender_owns, wants: wants.take() };
             let Ok(Response::Page { copies, next }) = self.peers.ask(node_id, request, PAGE_TIMEOUT).await else {
                 return Pulled::Interrupted;
             };
             for copy in &copies {
-                room &= self.take_copy(copy, sender_owns);
+                room &= self.take_copy(copy, sender_owns) != Taken::NoRoom;
             }
             match next {
                 Some(next) => cursor = next,
@@ -419,42 +415,22 @@ impl Replicator {
         }
     }
 
-    /// One page for a peer that pulls.
-    pub fn page(&self, cursor: u64, slots: &[SlotRange], owned: bool) -> Response {
-        if self.closed.load(Ordering::Acquire) {
-            return Response::Error("away for too long: nothing to pull here".into());
-        }
-        let wanted: BTreeSet<u16> = slots.iter().flat_map(slots_of).collect();
-        let (copies, next) = self.store.scan(cursor, BATCH_BYTES_MAX, &|key| {
-            let slot = placement::slot(key.name);
-            (wanted.is_empty() || wanted.contains(&slot)) && (!owned || self.owns(slot))
-        });
-        Response::Page { copies, next }
-    }
-
-    /// The bytes of `keys` that this host has, as many as fit.
-    pub fn fetch(&self, keys: &[KeyBuf]) -> Response {
-        let (mut copies, mut bytes) = (Vec::new(), 0);
-        for (looked_at, key) in keys.iter().enumerate() {
-            if bytes >= BATCH_BYTES_MAX {
-                return Response::Page { copies, next: Some(looked_at as u64) };
-            }
-            if let Some(state) = self.store.state(key.as_key())
-                && !matches!(state.body, Body::Elsewhere { .. })
-            {
-                let copy = Copy { key: key.clone(), state };
-                bytes += weight(&copy);
-                copies.push(copy);
-            }
-        }
-        Response::Page { copies, next: None }
-    }
-
     /// Position up to which everything that this life of `node_id` owned has reached this host; `None`: not all has.
-    pub fn synced_to(&self, node_id: &str, generation: u64) -> Option<u64> {
+    /// Of what it owns in `slots`.
+    pub fn synced_to(&self, node_id: &str, generation: u64, slots: &[SlotRange]) -> Option<u64> {
         let inner = self.inner.lock();
-        let sender = inner.senders.get(node_id)?;
-        (sender.synced && sender.generation == generation).then_some(sender.next - 1)
+        let sender = inner.senders.get(node_id).filter(|sender| sender.generation == generation)?;
+        sender.have.as_ref().is_some_and(|have| have.covers(slots)).then_some(sender.next - 1)
+    }
+
+    /// Whether this host has what it wants of this life of `node_id`.
+    pub fn synced(&self, node_id: &str, generation: u64) -> Synced {
+        let inner = self.inner.lock();
+        match inner.senders.get(node_id).filter(|sender| sender.generation == generation) {
+            Some(sender) if sender.have.as_ref() == Some(&inner.wanted) => Synced::Yes,
+            Some(sender) if sender.no_room => Synced::NoRoom,
+            Some(_) | None => Synced::NotYet,
+        }
     }
 }
 
@@ -474,14 +450,6 @@ pub fn ranges_of(slots: &[u16]) -> Vec<SlotRange> {
         }
     }
     ranges
-}
-
-fn by_stream(applied: &[(u64, u64)]) -> Vec<AppliedIds> {
-    let mut streams: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
-    for (stream, id) in applied {
-        streams.entry(*stream).or_default().push(*id);
-    }
-    streams.into_iter().map(|(stream, ids)| AppliedIds { stream, ids }).collect()
 }
 
 /// About as many bytes as a copy takes on the wire.

@@ -18,10 +18,12 @@ use crate::error::{Refusal, SetupError};
 use crate::metrics::{Lost, OpKind, Path};
 use crate::node::{Job, LogSink};
 use crate::placement;
-use crate::record::{Body, Key, KeyBuf, Window};
-use crate::router::{Place, amount, count_here, estimate, has_moved, op_kind, path_of, place, standing_of_write};
+use crate::record::{Body, Key, KeyBuf, State, Window};
+use crate::router::{
+    Look, Place, amount, count_here, estimate, has_moved, op_kind, path_of, place, place_read, standing_of_write,
+};
 use crate::segment::Segment;
-use crate::segment::table::{NodeState, Owner};
+use crate::segment::table::NodeState;
 use crate::store::{Standing, Store, StoreOptions, Ttl, Value};
 use crate::wire::message::{Call, Op, Outcome, Reply, Request, Response};
 
@@ -265,6 +267,10 @@ impl Host {
         match open.place(key) {
             Place::Here(standing, true) => {
                 let decided = inline(&open.store, standing);
+                if matches!(decided, Err(Refusal::Busy)) {
+                    // Its bytes may be on their way here: the node waits for them.
+                    return result(open.ask(key, op()));
+                }
                 let speaks = open.still_speaks(key, standing);
                 open.record(kind, speaks);
                 if speaks { decided } else { Err(Refusal::NoOwner) }
@@ -293,15 +299,56 @@ impl Host {
     /// Hands the value to `f`, outside of every lock; `None`: no such key.
     pub fn get<R>(&self, key: Key<'_>, f: impl FnOnce(Value<'_>) -> R) -> Result<Option<R>, Refusal> {
         let open = self.open_host()?;
-        open.record(OpKind::Get, open.speaks_for(key));
-        open.store.read(key, f)
+        let mut f = Some(f);
+        let mut whole = |value: Value<'_>| match value {
+            Value::Elsewhere(_) => None,
+            value => f.take().map(|f| f(value)),
+        };
+        if let Look::Here { speaks } = open.look(key) {
+            match open.store.read(key, &mut whole)? {
+                Some(None) if open.can_ask() => {}
+                Some(None) => {
+                    open.record(OpKind::Get, false);
+                    return Ok(None);
+                }
+                found => {
+                    open.record(OpKind::Get, speaks);
+                    return Ok(found.flatten());
+                }
+            }
+        }
+        let reply = open.ask(key, Op::Get { bytes: true });
+        match reply.state.map(|state| state.body) {
+            Some(Body::Bytes(bytes)) => Ok(whole(Value::Bytes(&bytes))),
+            Some(Body::Counter(shares)) => {
+                let sum: i128 = shares.iter().map(|share| i128::from(share.amount)).sum();
+                Ok(whole(Value::Int(sum.clamp(i64::MIN.into(), i64::MAX.into()) as i64)))
+            }
+            Some(Body::Tombstone(_) | Body::Elsewhere { .. }) => Ok(None),
+            None if reply.degraded => Ok(open.store.read(key, whole)?.flatten()),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether the key is there.
+    pub fn exists(&self, key: Key<'_>) -> Result<bool, Refusal> {
+        Ok(self.ttl(key)? != Ttl::NoKey)
     }
 
     /// The remaining time to live.
     pub fn ttl(&self, key: Key<'_>) -> Result<Ttl, Refusal> {
         let open = self.open_host()?;
-        open.record(OpKind::Get, open.speaks_for(key));
-        open.store.ttl(key)
+        if let Look::Here { speaks } = open.look(key) {
+            open.record(OpKind::Get, speaks);
+            return open.store.ttl(key);
+        }
+        let reply = open.ask(key, Op::Get { bytes: false });
+        match reply.state {
+            Some(State { body: Body::Tombstone(_), .. }) => Ok(Ttl::NoKey),
+            Some(state) => Ok(state.ttl_ms.map_or(Ttl::NoDeadline, |left| Ttl::Ms(left.max(1)))),
+            None if reply.degraded => open.store.ttl(key),
+            None => Ok(Ttl::NoKey),
+        }
     }
 
     /// Ends every window of `namespace` on the whole cluster; `false`: an owner was out of reach and kept its keys.
@@ -424,17 +471,24 @@ impl Open {
         speaks
     }
 
-    /// Whether this host's copy of `key` is the cluster's word: its owner can be reached, so changes come in.
-    fn speaks_for(&self, key: Key<'_>) -> bool {
+    /// Where a read of `key` runs.
+    #[inline]
+    fn look(&self, key: Key<'_>) -> Look {
         if !self.clustered {
-            return true;
+            return Look::Here { speaks: true };
         }
+        let now = self.store.clock().now_ms();
         let table = self.segment.table();
-        self.speaks()
-            && match table.owner(placement::slot(key.name)) {
-                Owner::Member(index) => Some(index) == table.self_index() || table.member(index).takes_calls(),
-                Owner::Nobody | Owner::Frozen => true,
-            }
+        if !table.lease_holds(now) {
+            self.ensure_node(now);
+        }
+        place_read(table, placement::slot(key.name), now)
+    }
+
+    /// Whether there is a node that may find what is not here.
+    fn can_ask(&self) -> bool {
+        let table = self.segment.table();
+        self.clustered && table.state() != NodeState::Alone && !table.node_is_silent(self.store.clock().now_ms())
     }
 
     #[inline]

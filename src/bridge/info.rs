@@ -141,6 +141,7 @@ impl Host {
         let table = open.segment.table();
         let stats = open.store.stats();
         open.segment.metrics().render(Gauges {
+            complete: table.is_complete(),
             entries: stats.entries,
             memory_bytes: stats.bytes_used,
             members: u64::from(table.members_live.load(Ordering::Acquire)),

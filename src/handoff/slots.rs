@@ -45,6 +45,8 @@ pub struct Ownership {
     replicator: Arc<Replicator>,
     homeward: Arc<Homeward>,
     claiming: AtomicBool,
+    /// The bytes of what this node owns are being fetched.
+    pub(super) bringing: AtomicBool,
     pub(super) inner: Mutex<Inner>,
 }
 
@@ -112,7 +114,15 @@ impl Ownership {
             reminded: Instant::now(),
             voice: Voice::default(),
         };
-        Self { store, peers, replicator, homeward, claiming: AtomicBool::new(false), inner: Mutex::new(inner) }
+        Self {
+            store,
+            peers,
+            replicator,
+            homeward,
+            claiming: AtomicBool::new(false),
+            bringing: AtomicBool::new(false),
+            inner: Mutex::new(inner),
+        }
     }
 
     /// A new view: who should own what changes with the members that are eligible.
@@ -193,6 +203,9 @@ impl Ownership {
             return inner.gone.is_empty();
         }
         let ranges = ranges_of(&slots);
+        // Until this node has the bytes, too, calls are better off with the owner that has them.
+        let in_order: BTreeSet<u16> = slots.iter().copied().filter(|slot| self.has_owner(*slot)).collect();
+        self.fetch_bytes(&|slot| in_order.contains(&slot)).await;
         let claims = self.claim_from_all(&view, &ranges).await;
         let slots = self.granted(slots, &claims);
         if slots.is_empty() {
@@ -226,7 +239,15 @@ impl Ownership {
         // A copy may have been made from the owner before while the slots were moving, or from nobody: all get all.
         self.peers.changed.notify_waiters();
         self.settle(&slots, term).await;
+        self.bring_bytes();
         false
+    }
+
+    /// Whether a member of the view other than this node owns `slot`.
+    fn has_owner(&self, slot: u16) -> bool {
+        let table = self.peers.table();
+        matches!(table.owner(slot), Owner::Member(index)
+            if Some(index) != table.self_index() && table.member(index).is_present())
     }
 
     /// The entries of slots taken over: this host's shares in them are home now, and everyone gets all of them.
@@ -272,7 +293,7 @@ impl Ownership {
     async fn claim_from_all(&self, view: &View, ranges: &[SlotRange]) -> Claims {
         let (mut claims, mut asked) = (Claims::default(), tokio::task::JoinSet::new());
         for member in view.members.iter().filter(|member| !member.is_me && !member.client) {
-            let Some(synced_to) = self.replicator.synced_to(&member.node_id, member.generation) else {
+            let Some(synced_to) = self.replicator.synced_to(&member.node_id, member.generation, ranges) else {
                 claims.silent.push(member.node_id.clone());
                 continue;
             };
@@ -326,7 +347,7 @@ impl Ownership {
     async fn collect_copies(&self, members: &[String], ranges: &[SlotRange]) -> bool {
         for node_id in members {
             // What finds no room is lost to this owner; refusing to own the slots would lose all.
-            let pulled = self.replicator.pull(node_id, ranges.to_vec(), false).await;
+            let pulled = self.replicator.pull(node_id, ranges.to_vec()).await;
             if pulled == Pulled::Interrupted && self.peers.is_up(node_id) {
                 return false;
             }
@@ -339,8 +360,9 @@ impl Ownership {
         let wanted: BTreeSet<u16> = slots.iter().copied().collect();
         let mut cursor = Some(0);
         while let Some(from) = cursor {
-            let (copies, next) =
-                self.store.scan(from, 256 * 1024, &|key| wanted.contains(&crate::placement::slot(key.name)));
+            let (copies, next) = self
+                .store
+                .scan_up_to(from, 256 * 1024, &|key| wanted.contains(&crate::placement::slot(key.name)).then_some(0));
             copies.iter().for_each(&mut visit);
             cursor = next;
             // Everything else of the node runs on this thread, too.

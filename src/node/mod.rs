@@ -154,6 +154,7 @@ fn forget_predecessor(segment: &Segment) {
     }
     table.lease_until_ms.store(0, Ordering::Release);
     table.set_heard(false);
+    table.set_complete(false, table.copies_dropped());
     // A node that was killed took the answers to these with it.
     let unresolved = table.unresolved.swap(0, Ordering::Relaxed);
     segment.metrics().lose(Lost::Unresolved, unresolved);

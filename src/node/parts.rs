@@ -15,6 +15,7 @@ use crate::handoff::shares::Homeward;
 use crate::handoff::slots::Ownership;
 use crate::peers::{PeerEvent, Peers};
 use crate::replicator::Replicator;
+use crate::replicator::scope::Rules;
 use crate::router::Router;
 use crate::segment::Segment;
 use crate::segment::table::{Owner, SLOTS};
@@ -54,11 +55,11 @@ impl Node {
         let (events, news) = mpsc::unbounded_channel();
         let peers = Arc::new(Peers::new(segment.clone(), dialer, view.clone(), events));
         peers.set_view(view);
-        let replicator = Arc::new(Replicator::new(store.clone(), peers.clone()));
+        let replicator = Arc::new(Replicator::new(store.clone(), peers.clone(), Rules::of(&config)));
         let homeward = Arc::new(Homeward::new(store.clone(), peers.clone()));
         let ownership = Arc::new(Ownership::new(store.clone(), peers.clone(), replicator.clone(), homeward.clone()));
         let node = Self {
-            router: Arc::new(Router::new(store.clone(), peers.clone())),
+            router: Arc::new(Router::new(store.clone(), peers.clone(), replicator.clone())),
             segment,
             store,
             peers,

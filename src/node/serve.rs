@@ -24,8 +24,8 @@ impl Handler for PeerHandler {
             Request::Ping => Answer::Now(Response::Pong),
             Request::Call(call) => Answer::Now(node.router.serve(peer, id, call)),
             Request::Replicate(batch) => Answer::Now(node.replicator.take_batch(peer, batch)),
-            Request::Sync { cursor, slots, owned, wants: _ } => {
-                Answer::Now(node.replicator.page(cursor, &slots, owned))
+            Request::Sync { cursor, slots, owned, wants } => {
+                Answer::Now(node.replicator.page(&peer.node_id, cursor, &slots, owned, wants))
             }
             Request::Fetch { keys } => Answer::Now(node.replicator.fetch(&keys)),
             Request::Claim { slots, synced_to } => {

@@ -18,6 +18,7 @@ use crate::config::Config;
 use crate::handoff::slots::LEASE_MS;
 use crate::peers::PeerEvent;
 use crate::placement;
+use crate::replicator::Synced;
 use crate::segment::table::{NodeState, Owner, SLOTS};
 use crate::wire::hello::{protocol, speaks_with};
 
@@ -139,6 +140,7 @@ async fn housekeep(node: Arc<Node>) {
         node.store.sweep(SWEEP_STEP_MIN.max((2 * entries / steps) as usize));
         if round.is_multiple_of(5 * SWEEPS_PER_SECOND) {
             rescan(&node);
+            node.ownership.bring_bytes();
         }
     }
 }
@@ -298,6 +300,10 @@ fn names(view: &View) -> Vec<(&str, u64)> {
 
 /// Names the members that a joining node waits for.
 fn behind(node: &Node, view: &View) -> String {
+    let no_room = |member: &&Member| node.replicator.synced(&member.node_id, member.generation) == Synced::NoRoom;
+    if let Some(member) = awaited(node, view).find(no_room) {
+        return format!(": no room for what {} owns, raise ephpm_kv.memory", member.node_id);
+    }
     let waits_for: Vec<&str> = awaited(node, view).map(|member| member.node_id.as_str()).collect();
     if waits_for.is_empty() { String::new() } else { format!(": waiting for {}", waits_for.join(", ")) }
 }
@@ -305,7 +311,7 @@ fn behind(node: &Node, view: &View) -> String {
 /// The ready members whose entries this node does not have yet, or that it cannot call.
 fn awaited<'v>(node: &Node, view: &'v View) -> impl Iterator<Item = &'v Member> {
     let lacks = |member: &&Member| {
-        node.replicator.synced_to(&member.node_id, member.generation).is_none()
+        node.replicator.synced(&member.node_id, member.generation) != Synced::Yes
             || !node.peers.is_reachable(&member.node_id)
     };
     let others = view.members.iter().filter(|member| !member.is_me && member.phase == Phase::Ready && !member.client);
@@ -367,6 +373,7 @@ fn publish(node: &Node, view: &View, now: u64, member_for_ms: u64) -> bool {
         }
         table.set_state(state, &reason);
     }
+    node.replicator.publish_complete();
     let lease = if speaks && foreign.is_none() { now + LEASE_MS } else { 0 };
     table.lease_until_ms.store(lease, Ordering::Release);
     table.set_heard(lease != 0);

@@ -151,8 +151,8 @@ functions! {
     /// `ephpm_kv_exists(string $key): bool`
     fn exists(args, result) {
         let key = args.key()?;
-        match host().get(in_namespace(key), |_| ()) {
-            Ok(found) => result.set_bool(found.is_some()),
+        match host().exists(in_namespace(key)) {
+            Ok(found) => result.set_bool(found),
             Err(refusal) => refuse(result, key, refusal),
         }
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::scope::Wanted;
 use super::{BATCH_BYTES_MAX, PAGE_TIMEOUT, Replicator, ranges_of};
 use crate::cluster::membership::remember_ms;
 use crate::config::testing_number;
@@ -142,7 +143,10 @@ impl Replicator {
         if slots.is_empty() {
             return;
         }
-        let up_to_date = |receiver: &super::Receiver| !receiver.behind;
+        let up_to_date = |receiver: &super::Receiver| {
+            let nothing = matches!(&receiver.wants, Some(Wanted::Slots(set)) if set.is_empty());
+            !receiver.behind && !nothing
+        };
         let receivers: Vec<String> = {
             let inner = self.inner.lock();
             let current = inner.receivers.iter().filter(|(_, receiver)| up_to_date(receiver));
@@ -161,11 +165,10 @@ impl Replicator {
         let mut comparing = self.comparing.lock();
         let before = std::mem::take(&mut comparing.differed);
         for (owner, (small_max, slots)) in told {
-            if small_max != digests.small_max() || !self.follows(&owner) {
-                continue;
-            }
+            let Some(have) = self.follows(&owner).filter(|_| small_max == digests.small_max()) else { continue };
             for (slot, digest) in slots {
-                if digest == digests.of(slot) || self.peers.owner_of(slot).as_deref() != Some(&owner) {
+                let not_ours = matches!(&have, Wanted::Slots(set) if !set.contains(slot));
+                if not_ours || digest == digests.of(slot) || self.peers.owner_of(slot).as_deref() != Some(&owner) {
                     continue;
                 }
                 let key = (owner.clone(), slot);
@@ -181,10 +184,11 @@ impl Replicator {
         repairs
     }
 
-    /// Whether everything that `owner` had sent has come, so that what differs is not simply on its way.
-    fn follows(&self, owner: &str) -> bool {
-        let generation = self.peers.view().member(owner).map(|member| member.generation);
-        generation.is_some_and(|generation| self.synced_to(owner, generation).is_some())
+    /// What this host has of `owner`'s, if everything of that has come, so that what differs is not simply on its way.
+    fn follows(&self, owner: &str) -> Option<Wanted> {
+        let generation = self.peers.view().member(owner).map(|member| member.generation)?;
+        let inner = self.inner.lock();
+        inner.senders.get(owner).filter(|sender| sender.generation == generation)?.have.clone()
     }
 
     /// Makes this host's copies of the slots what `owner` has.

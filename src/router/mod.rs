@@ -6,6 +6,7 @@
 mod combine;
 mod estimate;
 mod place;
+mod read;
 mod serve;
 mod unresolved;
 
@@ -23,12 +24,13 @@ use crate::peers::Peers;
 use crate::placement;
 use crate::plant::Plant;
 use crate::record::{Body, Copy, State};
+use crate::replicator::{Keeps, Replicator};
 use crate::segment::table::Owner;
 use crate::store::{Standing, Store};
 use crate::wire::message::{Call, Op, Outcome, Reply, Request, Response};
 
 pub use estimate::estimate;
-pub use place::{Place, has_moved, place, standing_of_write};
+pub use place::{Look, Place, has_moved, place, place_read, standing_of_write};
 pub use serve::local_outcome;
 pub use unresolved::amount;
 
@@ -42,6 +44,7 @@ const OWNER_POLL: Duration = Duration::from_millis(2);
 pub struct Router {
     store: Store,
     peers: Arc<Peers>,
+    replicator: Arc<Replicator>,
     combine: combine::Combiner,
     plant: Plant,
     /// Calls that are being decided.
@@ -82,11 +85,12 @@ struct Pending {
 }
 
 impl Router {
-    /// A router over this host's store and its peers.
-    pub fn new(store: Store, peers: Arc<Peers>) -> Self {
+    /// A router over this host's store, its peers and what is copied between them.
+    pub fn new(store: Store, peers: Arc<Peers>, replicator: Arc<Replicator>) -> Self {
         Self {
             store,
             peers,
+            replicator,
             combine: combine::Combiner::default(),
             plant: Plant::from_environment(),
             open: AtomicU64::new(0),
@@ -123,10 +127,19 @@ impl Router {
 
     /// Decides one call, which may carry several deltas.
     async fn decide(self: &Arc<Self>, call: Call, deadline: Instant) -> Reply {
+        if matches!(call.op, Op::Get { .. }) {
+            return self.read(call, deadline).await;
+        }
         let slot = placement::slot(call.key.as_key().name);
         let mut redirects = 0;
         loop {
             match self.target(slot) {
+                Target::Here(_) if self.lacks_bytes(&call) && Instant::now() < deadline => {
+                    self.complete(&call.key, slot, deadline).await;
+                    if self.lacks_bytes(&call) && !self.owner_may_come(deadline).await {
+                        return self.degrade(&call, "the bytes of the value cannot be had");
+                    }
+                }
                 Target::Here(term) => return self.apply_here(&call, term),
                 Target::Peer(index) => match self.attempt(index, slot, &call, deadline).await {
                     Attempt::Answered(reply) => return reply,
@@ -225,13 +238,26 @@ impl Router {
 
     /// Read your writes: the caller's own copy is up to date before its call returns.
     fn keep_copy(&self, call: &Call, reply: &Reply) {
-        let Some(state) = &reply.state else { return };
+        let Some(state) = reply.state.as_ref().filter(|_| !matches!(call.op, Op::Get { .. })) else { return };
         let mut state = state.clone();
-        if let (Op::Set { value, .. }, Body::Elsewhere { len }) = (&call.op, &state.body)
-            && *len as usize == value.len()
-        {
-            // The owner does not send back what it was sent.
-            state.body = Body::Bytes(value.clone());
+        let len = match &state.body {
+            Body::Bytes(bytes) => Some(bytes.len()),
+            Body::Elsewhere { len } => Some(*len as usize),
+            Body::Counter(_) | Body::Tombstone(_) => None,
+        };
+        match (self.replicator.keeps(placement::slot(call.key.as_key().name), len), len) {
+            // A read changes nothing, and what is not replicated to this host would grow stale here.
+            (Keeps::Nothing, _) => return,
+            (Keeps::Stub, Some(len)) => state.body = Body::Elsewhere { len: len as u32 },
+            (Keeps::Whole, Some(len)) => {
+                if let (Op::Set { value, .. }, Body::Elsewhere { .. }) = (&call.op, &state.body)
+                    && len == value.len()
+                {
+                    // The owner does not send back what it was sent.
+                    state.body = Body::Bytes(value.clone());
+                }
+            }
+            _ => {}
         }
         self.store.apply_copy(&Copy { key: call.key.clone(), state }, true);
     }

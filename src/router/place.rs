@@ -33,6 +33,32 @@ pub fn place(table: &Table, slot: u16, now_ms: u64) -> Place {
     }
 }
 
+/// Where a read runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// In this thread: what is not here is not there. A stub's bytes are the node's to find.
+    Here {
+        /// Whether the answer is the cluster's.
+        speaks: bool,
+    },
+    /// Wherever the node finds the key.
+    Node,
+}
+
+/// Where a read of a key of `slot` runs at `now_ms`, on a host with a cluster.
+#[inline]
+pub fn place_read(table: &Table, slot: u16, now_ms: u64) -> Look {
+    let (lease, silent) = (table.lease_holds(now_ms), table.node_is_silent(now_ms));
+    let local = table.is_complete() || silent;
+    match table.owner(slot) {
+        Owner::Member(index) if Some(index) == table.self_index() => Look::Here { speaks: lease },
+        Owner::Member(index) if local => Look::Here { speaks: lease && table.member(index).takes_calls() },
+        Owner::Member(_) => Look::Node,
+        Owner::Nobody | Owner::Frozen if local || table.state() != NodeState::Ready => Look::Here { speaks: lease },
+        Owner::Nobody | Owner::Frozen => Look::Node,
+    }
+}
+
 /// Whether the slot changed hands since an operation was placed with `standing`.
 pub fn has_moved(table: &Table, slot: u16, standing: Standing) -> bool {
     let Standing::Owner { term } = standing else { return false };

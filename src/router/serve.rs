@@ -31,11 +31,12 @@ impl Router {
         let dead = raise_dead(&self.plant, &self.store, &call);
         let request = RequestId { stream: peer.stream, id };
         let degraded = !table.lease_holds(self.store.clock().now_ms());
+        if self.lacks_bytes(&call) {
+            // They are on their way here.
+            return Response::NotOwner { owner: None, term };
+        }
         let Some(op) = store_op(&call.op) else {
-            let whole_max = if matches!(call.op, Op::Get { bytes: true }) { u32::MAX } else { 0 };
-            let state = self.store.state_up_to(call.key.as_key(), whole_max);
-            let outcome = Outcome::Done(matches!(&state, Some(state) if !matches!(state.body, Body::Tombstone(_))));
-            return Response::Reply(Reply { outcome, state, degraded });
+            return Response::Reply(super::read::read_reply(self.look_here(&call), degraded));
         };
         if degraded && super::is_conditional(&call.op) {
             return Response::Reply(super::refused(&call));

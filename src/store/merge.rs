@@ -481,7 +481,11 @@ impl Store {
         self.observe(&copy.state);
         let key = copy.key.as_key();
         let hash = self.inner.area.hash(key);
-        let room = if matches!(copy.state.body, Body::Bytes(_)) { Room::Bytes } else { Room::Copies };
+        let room = match &copy.state.body {
+            _ if !sender_owns => Room::Own,
+            Body::Bytes(_) => Room::Bytes,
+            _ => Room::Copies,
+        };
         let applied = self.attempt_for(hash, room, |locked| locked.apply(key, hash, &copy.state, sender_owns));
         applied.unwrap_or(Applied::Full)
     }

@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering;
 
 use super::drain::Stuck;
 use super::item::{Content, Kind};
-use super::layout::{Meta, unpair};
+use super::layout::{Meta, shard_of, unpair};
 use super::shard::Locked;
-use super::{Fail, Store};
+use super::{Fail, Standing, Store};
 use crate::record::{Key, KeyBuf, Window};
 
 /// Pages that one call of [`Store::values`] looks at.
@@ -51,6 +51,31 @@ impl Store {
             }
             locked.stub(reference, key, hash)?;
             Ok(true)
+        });
+        done.unwrap_or(false)
+    }
+
+    /// What this host has of a value; `None`: no such key, or a counter.
+    pub fn held(&self, key: Key<'_>) -> Option<Held> {
+        let hash = self.inner.area.hash(key);
+        let locked = self.inner.lock(shard_of(hash)).ok()?;
+        let reference = locked.find(key, hash)?;
+        let item = locked.load(reference);
+        let len = item.kind.len().filter(|_| item.is_live(self.inner.clock.now_ms()))?;
+        Some(Held { key: KeyBuf::new(key), window: item.window, len, whole: matches!(item.kind, Kind::Bytes(_)) })
+    }
+
+    /// An owner gives up a value whose bytes nobody has: deletes it, unless it has changed. Whether it did.
+    pub fn give_up(&self, held: &Held, term: u64) -> bool {
+        let key = held.key.as_key();
+        let change = self.change(key, Standing::Owner { term });
+        let done = self.attempt(change.hash, |locked| {
+            let Some(reference) = locked.find(key, change.hash) else { return Ok(false) };
+            let item = locked.load(reference);
+            if item.window != held.window || !matches!(item.kind, Kind::Elsewhere(_)) {
+                return Ok(false);
+            }
+            Ok(locked.remove(&change)?.0)
         });
         done.unwrap_or(false)
     }

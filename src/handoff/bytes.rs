@@ -1,0 +1,123 @@
+//! The bytes of large values that come with slots: a new owner that has only stubs gets them from whoever has them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::slots::Ownership;
+use crate::placement;
+use crate::record::KeyBuf;
+use crate::store::Held;
+use crate::wire::message::{Request, Response};
+
+/// Most keys in one request.
+const KEYS_MAX: usize = 256;
+
+/// Deadline of one request.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Time between two rounds of asking everyone.
+const ASK_EVERY: Duration = Duration::from_millis(100);
+
+/// How long bytes are asked for that no member has: one may be about to come back.
+const GIVE_UP_AFTER: Duration = Duration::from_millis(2_000);
+
+/// How long bytes are asked for while some member does not answer.
+const GIVE_UP_ON_SILENCE_AFTER: Duration = Duration::from_secs(10);
+
+impl Ownership {
+    /// The stubs in slots that `wanted` picks.
+    fn stubs(&self, wanted: &(dyn Fn(u16) -> bool + Sync)) -> BTreeMap<KeyBuf, Held> {
+        let (mut stubs, mut cursor) = (BTreeMap::new(), Some(0));
+        while let Some(from) = cursor {
+            let (values, next) = self.store.values(from, 0);
+            let lacking = values.into_iter().filter(|held| !held.whole);
+            let lacking = lacking.filter(|held| wanted(placement::slot(held.key.as_key().name)));
+            stubs.extend(lacking.map(|held| (held.key.clone(), held)));
+            cursor = next;
+        }
+        stubs
+    }
+
+    /// Gets the bytes of stubs in these slots from whichever member has them. Those that none had, and whether every
+    /// member answered.
+    pub(super) async fn fetch_bytes(&self, wanted: &(dyn Fn(u16) -> bool + Sync)) -> (BTreeMap<KeyBuf, Held>, bool) {
+        let mut missing = self.stubs(wanted);
+        let view = self.peers.view();
+        let mut all_answered = true;
+        for member in view.members.iter().filter(|member| !member.is_me && !member.client) {
+            if missing.is_empty() {
+                break;
+            }
+            all_answered &= self.fetch_from(&member.node_id, &mut missing).await;
+        }
+        (missing, all_answered)
+    }
+
+    /// The same from one member; whether it answered.
+    async fn fetch_from(&self, node_id: &str, missing: &mut BTreeMap<KeyBuf, Held>) -> bool {
+        let mut keys: Vec<KeyBuf> = missing.keys().cloned().collect();
+        while !keys.is_empty() {
+            let asked = keys[..keys.len().min(KEYS_MAX)].to_vec();
+            let count = asked.len();
+            let answer = self.peers.ask(node_id, Request::Fetch { keys: asked }, FETCH_TIMEOUT).await;
+            let Ok(Response::Page { copies, next }) = answer else { return false };
+            for copy in &copies {
+                self.store.apply_copy(copy, false);
+                // It may have been replaced meanwhile, or found no room.
+                if self.store.held(copy.key.as_key()).is_none_or(|held| held.whole) {
+                    missing.remove(&copy.key);
+                }
+            }
+            keys.drain(..next.map_or(count, |next| (next as usize).clamp(1, count)));
+        }
+        true
+    }
+
+    /// Gets the bytes that this host lacks of what it owns. A value whose bytes no reachable member has is lost: it is
+    /// deleted, so that the key can be used again and no host promises what nobody can read.
+    pub fn bring_bytes(self: &Arc<Self>) {
+        if !self.bringing.swap(true, Ordering::AcqRel) {
+            let ownership = self.clone();
+            tokio::spawn(async move {
+                ownership.bring_all().await;
+                ownership.bringing.store(false, Ordering::Release);
+            });
+        }
+    }
+
+    async fn bring_all(&self) {
+        let started = Instant::now();
+        loop {
+            let (missing, all_answered) = self.fetch_bytes(&|slot| self.is_mine(slot)).await;
+            if missing.is_empty() {
+                return;
+            }
+            let patience = if all_answered { GIVE_UP_AFTER } else { GIVE_UP_ON_SILENCE_AFTER };
+            if started.elapsed() >= patience {
+                return self.give_up(missing);
+            }
+            tokio::time::sleep(ASK_EVERY).await;
+        }
+    }
+
+    /// Without the majority nothing is given up: the other side may have the bytes.
+    fn give_up(&self, missing: BTreeMap<KeyBuf, Held>) {
+        let table = self.peers.table();
+        if !self.peers.view().quorum || !table.lease_holds(self.store.clock().now_ms()) {
+            return;
+        }
+        let lost = |held: &&Held| {
+            let slot = placement::slot(held.key.as_key().name);
+            self.is_mine(slot) && self.store.give_up(held, table.term(slot))
+        };
+        let values = missing.values().filter(lost).count();
+        if values > 0 {
+            self.store.segment().metrics().values_lost.fetch_add(values as u64, Ordering::Relaxed);
+            tracing::error!(values, "large values are lost: no reachable member has their bytes (ephpm_kv.replicas)");
+        }
+    }
+}
