@@ -27,3 +27,4 @@ mod settings;
 mod soak;
 mod support;
 mod timeout_safety;
+mod values;
