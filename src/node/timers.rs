@@ -364,6 +364,8 @@ fn publish(node: &Node, view: &View, now: u64, member_for_ms: u64) -> bool {
         }
         (None, true) => (NodeState::Ready, String::new()),
     };
+    let lease = if speaks && foreign.is_none() { now + LEASE_MS } else { 0 };
+    table.lease_until_ms.store(lease, Ordering::Release);
     if table.state() != state || table.reason.get() != reason {
         match state {
             NodeState::Ready if reason.is_empty() => tracing::info!("ready"),
@@ -374,8 +376,6 @@ fn publish(node: &Node, view: &View, now: u64, member_for_ms: u64) -> bool {
         table.set_state(state, &reason);
     }
     node.replicator.publish_complete();
-    let lease = if speaks && foreign.is_none() { now + LEASE_MS } else { 0 };
-    table.lease_until_ms.store(lease, Ordering::Release);
     table.set_heard(lease != 0);
     if lease != 0 && !held {
         // What was changed without an owner is settled, or replayed, now.
