@@ -443,3 +443,178 @@ fn a_client_reads_large_values_of_the_owners() {
         assert!(host.quit().success());
     }
 }
+
+/// Starts a child of `host` that reads `keys` until `stop` exists, and then writes to `report` how many reads it made,
+/// how many were degraded, and how many gave something else than `expected` although they were not.
+fn read_on(host: &mut Host, keys: &[String], expected: &str, stop: &std::path::Path, report: &std::path::Path) {
+    let code = format!(
+        "$pid = pcntl_fork();
+         if ($pid === 0) {{
+             pcntl_alarm(120);
+             $keys = explode(',', '{keys}');
+             $reads = $degraded = $wrong = 0; $examples = [];
+             while (!file_exists('{stop}')) {{
+                 $key = $keys[mt_rand(0, count($keys) - 1)];
+                 $value = ephpm_kv_get($key);
+                 $was = ephpm_kv_degraded();
+                 $reads++;
+                 $degraded += (int)$was;
+                 if ($value !== str_repeat('v', {expected}) && !($was && $value === null)) {{
+                     $wrong++;
+                     $examples[] = $key . ' ' . ($value === null ? 'absent' : strlen($value)) . ' ' . (int)$was;
+                 }}
+                 usleep(200);
+             }}
+             file_put_contents('{report}.new', \"$reads $degraded $wrong \" . implode(', ', array_slice($examples, 0, 5)));
+             rename('{report}.new', '{report}');
+             pcntl_exec('/bin/true');
+         }}
+         echo $pid > 0 ? 'ok' : 'no';",
+        keys = keys.join(","),
+        stop = stop.display(),
+        report = report.display(),
+    );
+    assert_eq!(host.run(&code), "ok");
+}
+
+#[test]
+fn no_read_is_wrong_while_owners_change_by_kills_leaves_and_joins() {
+    for copy_all_max in ["16", "3"] {
+        let mut cluster = cluster(4, &[("copy_all_max", copy_all_max), ("timeout_ms", "200")]);
+        let keys: Vec<String> = (0..40).map(|number| format!("steady:{number}")).collect();
+        for key in &keys {
+            set(&mut cluster.hosts[0], key, 'v', LARGE, 0.0);
+        }
+        for key in &keys {
+            wait_read(&mut cluster, key, &format!("{LARGE} v"));
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        let dir = cluster.path().to_owned();
+        let stop = dir.join("stop");
+        for index in 0..3 {
+            let report = dir.join(format!("report-{index}"));
+            read_on(&mut cluster.hosts[index], &keys, &LARGE.to_string(), &stop, &report);
+        }
+        for turn in 0..4 {
+            let host = cluster.hosts.pop().expect("host3");
+            let spec = host.spec.clone();
+            if turn % 2 == 0 {
+                assert!(host.quit().success());
+            } else {
+                host.kill();
+            }
+            poll("the others are alone", Duration::from_secs(10), || match cluster.hosts[0].info().members {
+                3 => Ok(()),
+                other => Err(other.to_string()),
+            });
+            std::thread::sleep(Duration::from_millis(300));
+            cluster.hosts.push(Host::start(&spec));
+            cluster.wait_ready();
+        }
+        std::fs::write(&stop, "").expect("a file");
+        for index in 0..3 {
+            let report = dir.join(format!("report-{index}"));
+            let text = poll("the reader's report", Duration::from_secs(20), || {
+                std::fs::read_to_string(&report).map_err(|error| error.to_string())
+            });
+            println!("copy_all_max={copy_all_max}, host{index}: reads, degraded, wrong: {text}");
+            let numbers: Vec<u64> = text.split(' ').take(3).map(|number| number.parse().expect("a number")).collect();
+            assert_eq!(numbers[2], 0, "{text}");
+            assert!(numbers[0] > 100, "{text}");
+        }
+        for key in &keys {
+            wait_read(&mut cluster, key, &format!("{LARGE} v"));
+        }
+        cluster.quit();
+    }
+}
+
+#[test]
+fn an_owner_killed_while_it_takes_large_values_leaves_each_old_new_or_absent_and_all_agree() {
+    let seed = seed();
+    let mut cluster = cluster(3, &[("timeout_ms", "200")]);
+    let keys = cluster.keys_owned_by("host2", "torn", 30);
+    let dir = cluster.path().to_owned();
+    for key in &keys {
+        set(&mut cluster.hosts[0], key, 'o', LARGE, 0.0);
+    }
+    for key in &keys {
+        wait_read(&mut cluster, key, &format!("{LARGE} o"));
+    }
+    let code = format!(
+        "$pid = pcntl_fork();
+         if ($pid === 0) {{
+             mt_srand({seed});
+             $keys = explode(',', '{}');
+             for ($i = 0; $i < 4000; $i++) {{
+                 ephpm_kv_set($keys[mt_rand(0, count($keys) - 1)], str_repeat(chr(97 + mt_rand(0, 25)), mt_rand(600, 200000)));
+             }}
+             touch('{}');
+             pcntl_exec('/bin/true');
+         }}
+         echo $pid > 0 ? 'ok' : 'no';",
+        keys.join(","),
+        dir.join("done").display()
+    );
+    assert_eq!(cluster.hosts[0].run(&code), "ok");
+    std::thread::sleep(Duration::from_millis(400));
+    cluster.hosts.pop().expect("host2").kill();
+    poll("all is set", Duration::from_secs(60), || {
+        if dir.join("done").exists() { Ok(()) } else { Err("not yet".to_owned()) }
+    });
+    for key in &keys {
+        poll(&format!("{key} is the same everywhere"), Duration::from_secs(15), || {
+            let found: Vec<(String, bool)> = cluster.hosts.iter_mut().map(|host| read(host, key)).collect();
+            let whole = found[0].0 != "mixed";
+            if whole && found.iter().all(|one| *one == found[0] && !one.1) { Ok(()) } else { Err(format!("{found:?}")) }
+        });
+    }
+    cluster.quit();
+}
+
+#[test]
+fn hosts_whose_memory_is_full_of_values_still_agree_about_each() {
+    let mut cluster = cluster(3, &[("memory", "4M")]);
+    wait_complete(&mut cluster);
+    // Many times what fits.
+    for (index, host) in cluster.hosts.iter_mut().enumerate() {
+        let code = format!(
+            "$failed = 0;
+             for ($i = 0; $i < 400; $i++) {{
+                 $len = [100, 5000, 20000][$i % 3];
+                 $failed += (int)!ephpm_kv_set(\"full:{index}:$i\", str_repeat('f', $len));
+             }}
+             echo $failed;"
+        );
+        assert_eq!(host.run(&code), "0");
+        fill_counter(host, index);
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    let mut there = 0;
+    for index in 0..3 {
+        for number in 0..400 {
+            let key = format!("full:{index}:{number}");
+            let found = poll(&format!("{key} is the same everywhere"), Duration::from_secs(10), || {
+                let found: Vec<(String, bool)> = cluster.hosts.iter_mut().map(|host| read(host, &key)).collect();
+                if found.iter().all(|one| *one == found[0] && !one.1) {
+                    Ok(found[0].0.clone())
+                } else {
+                    Err(format!("{found:?}"))
+                }
+            });
+            let whole = format!("{} f", [100, 5_000, 20_000][number % 3]);
+            assert!(found == whole || found == "absent", "{key}: {found}");
+            there += usize::from(found == whole);
+        }
+        cluster.wait_value(&format!("counter:{index}"), 500, SOON);
+    }
+    println!("{there} of 1200 values are left");
+    assert!(there > 100);
+    cluster.quit();
+}
+
+/// A counter that lives through all of it.
+fn fill_counter(host: &mut Host, index: usize) {
+    let code = format!("for ($i = 0; $i < 500; $i++) {{ $last = ephpm_kv_incr(\"counter:{index}\"); }} echo $last;");
+    assert_eq!(host.run(&code), "500");
+}
