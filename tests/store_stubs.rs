@@ -273,7 +273,7 @@ fn what_tells_of_an_eviction_makes_room_once_it_is_sent_and_a_delete_does_not() 
     for number in 0..60_000 {
         let name = name(number);
         host.store.set(key(&name), b"some bytes", None, OWNER).unwrap_or_else(|refusal| panic!("{name}: {refusal:?}"));
-        if number.is_multiple_of(500) {
+        if number.is_multiple_of(100) {
             while host.store.drain(1_000, &mut Drained::default()) > 0 {}
         }
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::drain::Stuck;
 use super::item::{Content, Kind};
-use super::layout::{Meta, Shape, unpair};
+use super::layout::{ENTRY_CLASSES, Meta, Shape, unpair};
 use super::shard::Locked;
 use super::{Fail, Inner, Standing, Stats, Store, Swept, TOMBSTONE_GRACE_MS};
 use crate::error::Refusal;
@@ -35,6 +35,8 @@ enum Visit {
     Sweep,
     /// What may give way to an object of this class as well.
     Evict { class: usize, room: Room },
+    /// What tells of evictions and has been sent.
+    Told,
 }
 
 /// Whose an entry is, as eviction sees it.
@@ -79,6 +81,9 @@ impl Locked<'_> {
             if early && !self.has_diverged(reference) || meta.expired(|| now_ms) {
                 self.expire_entry(reference, meta);
                 freed += 1;
+            } else if visit == Visit::Told && self.is_told(reference, meta) {
+                self.free_entry(reference);
+                freed += 1;
             } else if let Visit::Evict { class: wanted, room } = visit
                 && !meta.has(Meta::COUNTER)
                 && self.evict(reference, meta, room, wanted == class)
@@ -105,12 +110,6 @@ impl Locked<'_> {
         let key = Key { namespace, name };
         let whose = self.whose(key);
         if !meta.has(Meta::LIVE) {
-            // What says that a value was evicted may go once that has been sent.
-            let told = shape.flags & Shape::REFERENCED == 0 && !meta.has(Meta::DIRTY);
-            if told && same_class && room == Room::Own {
-                self.free_entry(reference);
-                return true;
-            }
             return false;
         }
         let may = match whose {
@@ -139,6 +138,12 @@ impl Locked<'_> {
                 true
             }
         }
+    }
+
+    /// Whether this says that a value was evicted, and has been sent: then it may go.
+    fn is_told(&self, reference: u32, meta: Meta) -> bool {
+        let flags = Shape::decode(self.area.word(reference, 7).load(Ordering::Relaxed)).flags;
+        flags & (Shape::REFERENCED | Shape::DIVERGED) == 0 && !meta.has(Meta::LIVE) && !meta.has(Meta::DIRTY)
     }
 
     fn whose(&self, key: Key<'_>) -> Whose {
@@ -212,8 +217,22 @@ impl Inner {
         };
         let hand = &area.global().hand;
         let bytes = |index: usize| area.shard(index).live_bytes.load(Ordering::Relaxed) != 0;
-        // First what the shard has itself, then anything; each page twice, since the first visit may only unmark.
         let mut stuck = Stuck::default();
+        if room == Room::Own && class < ENTRY_CLASSES && self.options.clustered {
+            // Before any value has to go: the entries of those that have gone.
+            for page in 0..area.page_count {
+                let state = area.page_state(page);
+                if state.entries_of() != Some(shard) || state.class as usize != class {
+                    continue;
+                }
+                let Some(mut locked) = stuck.lock(self, shard) else { break };
+                locked.visit(page, Visit::Told, enough);
+                if enough(&locked) {
+                    return true;
+                }
+            }
+        }
+        // First what the shard has itself, then anything; each page twice, since the first visit may only unmark.
         for mine in [true, false] {
             let mut visited = 0;
             let evictable = if mine { bytes(shard) } else { (0..super::SHARDS).any(bytes) };
