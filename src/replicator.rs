@@ -408,6 +408,10 @@ impl Replicator {
             for copy in &copies {
                 room &= self.take_copy(copy, sender_owns) != Taken::NoRoom;
             }
+            if !room && sender_owns {
+                // Looking for room for all the others would take long and find none.
+                return Pulled::NoRoom;
+            }
             match next {
                 Some(next) => cursor = next,
                 None => return if room { Pulled::All } else { Pulled::NoRoom },
