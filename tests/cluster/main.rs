@@ -15,6 +15,7 @@ mod folding;
 mod fork_and_exit;
 mod joins;
 mod locks;
+mod many_nodes;
 mod members;
 mod one_count;
 mod owner_killed;

@@ -298,6 +298,12 @@ impl Host {
         self.spec.clone()
     }
 
+    /// The same for several hosts at one blow.
+    pub fn kill_all(hosts: Vec<Self>) -> Vec<Spec> {
+        hosts.iter().for_each(|host| host.signal(libc::SIGKILL));
+        hosts.into_iter().map(Self::kill).collect()
+    }
+
     /// Tells it to end in order and waits for that.
     pub fn quit(mut self) -> ExitStatus {
         if let Some(mut stdin) = self.stdin.take() {
