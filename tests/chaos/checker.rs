@@ -155,6 +155,7 @@ fn bounded(run: &Run) -> Finding {
     let mut finding = Finding::new(5, "bounded calls");
     let timeout = crate::hosts::TIMEOUT.as_nanos() as u64;
     let mut slowest: Option<(u64, &Event)> = None;
+    let mut over = 0;
     for event in &run.record.events {
         // A caller that was stopped itself cannot answer in time.
         let stopped =
@@ -166,13 +167,17 @@ fn bounded(run: &Run) -> Finding {
         if slowest.is_none_or(|(most, _)| took > most) {
             slowest = Some((took, event));
         }
-        // The deadline, a lock whose holder is stopped (20 ms), and what a waiting process may be late by on a machine
-        // that everybody uses.
+        // The deadline, a lock whose holder is stopped (20 ms), and what a waiting process may be late by.
         let late = if took > timeout { run.delays.worst_between(event.start, event.end) } else { 0 };
-        finding.check(took <= timeout + 3 * late + 250_000_000, || {
+        over += usize::from(took > timeout + 3 * late + 30_000_000);
+        // One process may get no processor for long on a machine that everybody uses; many do not.
+        finding.check(took <= timeout + 3 * late + 950_000_000, || {
             format!("{:.0} ms (the machine was up to {:.0} ms late): {}", ms(took), ms(late), line(run, event))
         });
     }
+    let most = finding.checked / 1_000;
+    finding.check(over <= most.max(3), || format!("{over} calls took more than 30 ms longer than their deadline"));
+    finding.notes.push(format!("{over} calls took more than 30 ms longer than their deadline"));
     if let Some((took, event)) = slowest {
         finding.notes.push(format!("the slowest took {:.1} ms: {}", ms(took), line(run, event)));
     }
