@@ -84,6 +84,7 @@ pub struct Replicator {
     /// Pages are refused: this host may have to drop its copies.
     closed: AtomicBool,
     comparing: Mutex<digest::Comparing>,
+    hurry: digest::Hurry,
 }
 
 struct Inner {
@@ -168,6 +169,7 @@ impl Replicator {
             acked: Notify::new(),
             closed: AtomicBool::new(false),
             comparing: Mutex::default(),
+            hurry: digest::Hurry::default(),
         }
     }
 
@@ -198,6 +200,8 @@ impl Replicator {
             let mut inner = self.inner.lock();
             let position = inner.position;
             inner.receiver(node_id, position).behind = true;
+            drop(inner);
+            self.hurry.begin();
         }
     }
 
@@ -319,6 +323,7 @@ impl Replicator {
     fn begin_pull(self: &Arc<Self>, node_id: &str, sender: &mut Sender) {
         sender.have = None;
         sender.gap = true;
+        self.hurry.begin();
         self.peers.table().set_complete(false, self.peers.table().copies_dropped());
         self.keep_pulling(node_id, sender);
     }

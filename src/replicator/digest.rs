@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::scope::Wanted;
@@ -26,6 +28,11 @@ use crate::wire::message::{Request, Response};
 
 /// Time between two comparisons.
 const COMPARE_EVERY_MS: u64 = 10_000;
+
+/// And for so long after a peer has been out of reach: copies must agree soon after a cut, also about what has expired
+/// meanwhile, of which no batch and no pull tells.
+const HURRY_EVERY: Duration = Duration::from_secs(1);
+const HURRY_FOR: Duration = Duration::from_secs(6);
 
 /// Pages of the store looked at in one go.
 const PAGES_PER_STEP: usize = 4;
@@ -54,6 +61,37 @@ pub(super) struct Comparing {
     gone: BTreeMap<u64, Instant>,
 }
 
+/// Comparisons follow each other closely for a while.
+#[derive(Default)]
+pub(super) struct Hurry {
+    until: Mutex<Option<Instant>>,
+    begun: Notify,
+}
+
+impl Hurry {
+    /// From now on.
+    pub(super) fn begin(&self) {
+        *self.until.lock() = Some(Instant::now() + HURRY_FOR);
+        self.begun.notify_one();
+    }
+
+    fn lasts(&self) -> bool {
+        self.until.lock().is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Until the next comparison is due.
+    async fn pause(&self, every: Duration) {
+        if !self.lasts() {
+            tokio::select! {
+                biased;
+                () = self.begun.notified() => {}
+                () = tokio::time::sleep(every) => return,
+            }
+        }
+        tokio::time::sleep(HURRY_EVERY.min(every)).await;
+    }
+}
+
 impl Replicator {
     /// `peer` tells what it owns.
     pub fn take_digest(&self, peer: &Peer, small_max: u32, slots: Vec<(u16, u64)>) {
@@ -64,7 +102,7 @@ impl Replicator {
     pub async fn compare_forever(self: Arc<Self>, small_max: u32) {
         let every = Duration::from_millis(testing_number("EPHPM_KV_TEST_COMPARE_MS").unwrap_or(COMPARE_EVERY_MS));
         loop {
-            tokio::time::sleep(every).await;
+            self.hurry.pause(every).await;
             // What is told from now on is compared with the next pass, which will have begun after that was sent.
             let told = std::mem::take(&mut self.comparing.lock().told);
             let digests = self.pass(small_max).await;
