@@ -270,7 +270,8 @@ impl Plan {
                 busy[host] = busy[host].max(end);
             }
             match &fault {
-                fault if fault.is_orderly() => moving = end,
+                // Leaving takes a while on a busy machine, and nothing may cut it short.
+                fault if fault.is_orderly() => moving = end + REJOIN_MS,
                 Fault::KillWorker(_) | Fault::ClockStep(..) => {}
                 _ => troubled = troubled.max(end),
             }

@@ -121,6 +121,11 @@ fn exposed(run: &Run, event: &Event) -> bool {
             let near = event.start <= span.from + LAG_NS && event.end + RECOVERY_NS >= span.from;
             event.host == *host && event.degraded && near
         }
+        // One that leaves while it is cut off takes with it what it could not bring home.
+        fault if fault.is_orderly() && event.degraded => {
+            let cut = |other: &&Span| other.fault.is_hard() && other.from <= span.to && span.from <= other.to;
+            run.spans.iter().any(|other| cut(&other)) && event.start <= span.to && event.end + RECOVERY_NS >= span.from
+        }
         _ => false,
     })
 }
