@@ -62,6 +62,8 @@ struct Inner {
     indices: BTreeMap<String, u16>,
     /// When an open breaker was last logged.
     warned: BTreeMap<String, Instant>,
+    /// By node id: when the latest of the requests was sent that it has answered.
+    answered: BTreeMap<String, Instant>,
     /// By index: the generation it leads to, and the link.
     links: BTreeMap<u16, (u64, Arc<dyn PeerLink>)>,
 }
@@ -82,6 +84,7 @@ impl Peers {
                 view,
                 indices: BTreeMap::new(),
                 warned: BTreeMap::new(),
+                answered: BTreeMap::new(),
                 links: BTreeMap::new(),
             }),
             changed: Notify::new(),
@@ -120,6 +123,7 @@ impl Peers {
         }
         inner.indices = indices;
         inner.warned.retain(|node_id, _| view.member(node_id).is_some());
+        inner.answered.retain(|node_id, _| view.member(node_id).is_some());
         inner.view = view;
         drop(inner);
         self.changed.notify_waiters();
@@ -191,12 +195,30 @@ impl Peers {
 
     /// Sends `request` to `node_id` and waits for the answer.
     pub async fn ask(&self, node_id: &str, request: Request, timeout: Duration) -> Result<Response, NoAnswer> {
+        let sent = Instant::now();
         let in_flight = self.send(node_id, request).map_err(|_| NoAnswer::NotSent)?;
         match tokio::time::timeout(timeout, in_flight.answer()).await {
-            Ok(Ok(response)) => Ok(response),
+            Ok(Ok(response)) => {
+                self.note_answer(node_id, sent);
+                Ok(response)
+            }
             Ok(Err(_)) => Err(NoAnswer::Lost),
             Err(_) => Err(NoAnswer::TimedOut),
         }
+    }
+
+    /// `node_id` has answered a request that was sent then.
+    pub fn note_answer(&self, node_id: &str, sent: Instant) {
+        let mut inner = self.inner.lock();
+        if inner.indices.contains_key(node_id) {
+            let latest = inner.answered.entry(node_id.to_owned()).or_insert(sent);
+            *latest = (*latest).max(sent);
+        }
+    }
+
+    /// How long ago the latest of the requests was sent that `node_id` has answered; `None`: it has answered none.
+    pub fn answered_ago(&self, node_id: &str) -> Option<Duration> {
+        self.inner.lock().answered.get(node_id).map(Instant::elapsed)
     }
 
     /// Index in the table of a member of the view.

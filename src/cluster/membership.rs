@@ -339,13 +339,31 @@ impl Membership {
         })
     }
 
-    fn majority(&self, now_ms: u64) -> bool {
+    /// The latest moment since which this side can have spoken for the cluster: by then a quorum of the settled members
+    /// had answered. `answered` says when the latest of the questions was asked that a member has answered.
+    pub fn answered_by_quorum(&self, now_ms: u64, answered: impl Fn(&str) -> Option<u64>) -> Option<u64> {
+        let at = |node_id: &str| if node_id == self.me.node_id { Some(now_ms) } else { answered(node_id) };
+        let settled = self.settled(now_ms);
+        let mut times: Vec<Option<u64>> = settled.iter().map(|(node_id, _)| at(node_id)).collect();
+        let lowest = settled.iter().min().and_then(|(node_id, _)| at(node_id));
+        times.sort_unstable_by(|a, b| b.cmp(a));
+        let half = times.len() / 2;
+        let by_more = times.get(half).copied().flatten();
+        let by_half = (times.len() == 2 * half && half > 0).then(|| times[half - 1].min(lowest)).flatten();
+        by_more.max(by_half)
+    }
+
+    /// The members that count for the quorum, and whether they are in the view.
+    fn settled(&self, now_ms: u64) -> Vec<(&str, bool)> {
         let mine = (self.phase == Phase::Ready && !self.me.client).then_some((self.me.node_id.as_str(), true));
         let remembered =
             |known: &&Known| known.in_view() || now_ms.saturating_sub(known.last_heard_ms) < self.remember_ms;
         let others = self.known.values().filter(|known| known.settled).filter(remembered);
-        let settled: Vec<(&str, bool)> =
-            others.map(|known| (known.sighting.node_id.as_str(), known.in_view())).chain(mine).collect();
+        others.map(|known| (known.sighting.node_id.as_str(), known.in_view())).chain(mine).collect()
+    }
+
+    fn majority(&self, now_ms: u64) -> bool {
+        let settled = self.settled(now_ms);
         let live = settled.iter().filter(|(_, live)| *live).count();
         let lowest_is_live = settled.iter().min().is_some_and(|(_, live)| *live);
         live * 2 > settled.len() || live * 2 == settled.len() && lowest_is_live

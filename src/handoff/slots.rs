@@ -370,7 +370,8 @@ impl Ownership {
         }
     }
 
-    /// The members in this node's view, other than itself and the `claimant`, that own some of the slots.
+    /// The members other than this node and the `claimant` that own some of the slots, and are in this node's view or have
+    /// left it so lately that they may still speak.
     fn living_owners(&self, slots: &[u16], claimant: &str) -> Vec<String> {
         let table = self.peers.table();
         let owners: BTreeSet<u16> = slots
@@ -380,8 +381,14 @@ impl Ownership {
                 _ => None,
             })
             .collect();
-        let alive = owners.into_iter().map(|index| table.member(index)).filter(|cell| cell.is_present());
-        alive.map(|cell| cell.node_id.get()).filter(|node_id| node_id != claimant).collect()
+        let now_ms = self.store.clock().now_ms();
+        let inner = self.inner.lock();
+        let may_speak = |index: u16| {
+            let (cell, node_id) = (table.member(index), table.member(index).node_id.get());
+            let lately = || inner.gone.get(&node_id).is_some_and(|heard_ms| now_ms < heard_ms + LEASE_MS);
+            (node_id != claimant && (cell.is_present() || lately())).then_some(node_id)
+        };
+        owners.into_iter().filter_map(may_speak).collect()
     }
 
     /// `peer` claims slots: those we own are frozen, flushed to it and let go, if it should own them.

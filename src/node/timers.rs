@@ -21,9 +21,13 @@ use crate::placement;
 use crate::replicator::Synced;
 use crate::segment::table::{NodeState, Owner, SLOTS};
 use crate::wire::hello::{protocol, speaks_with};
+use crate::wire::message::Request;
 
 /// Deadline of the ping that confirms or refutes a death.
 const PING_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// A member that has answered nothing for this long is pinged.
+const SILENCE_TO_PING: Duration = Duration::from_millis(250);
 
 /// How long seeds may be silent before a line says so, in milliseconds.
 const SILENCE_TO_WARN_MS: u64 = 2_000;
@@ -78,7 +82,7 @@ pub(super) fn start(
         tokio::spawn(replicate(node.clone())),
         tokio::spawn(keep_slots(node.clone())),
         tokio::spawn(housekeep(node.clone())),
-        tokio::spawn(close_breakers(node.clone())),
+        tokio::spawn(ping_members(node.clone())),
         tokio::spawn(node.replicator.clone().compare_forever(node.config.small_value_max)),
     ]
 }
@@ -157,8 +161,9 @@ fn rescan(node: &Node) {
     }
 }
 
-/// Pings members whose breaker is open: an answer in time closes it.
-async fn close_breakers(node: Arc<Node>) {
+/// Pings members whose breaker is open, since an answer in time closes it, and those that have not answered anything for
+/// a while, since this node speaks for the cluster only as long as a quorum answers.
+async fn ping_members(node: Arc<Node>) {
     let mut tick = every(Duration::from_millis(20));
     // One ping at a time to each.
     let asking = Arc::new(Mutex::new(BTreeSet::new()));
@@ -166,11 +171,17 @@ async fn close_breakers(node: Arc<Node>) {
         tick.tick().await;
         for member in node.peers.view().members.iter().filter(|member| !member.is_me) {
             let node_id = &member.node_id;
-            let open = node.peers.is_up(node_id) && !node.peers.is_reachable(node_id);
-            if open && asking.lock().insert(node_id.clone()) {
+            let open = !node.peers.is_reachable(node_id);
+            let silent = || node.peers.answered_ago(node_id).is_none_or(|ago| ago >= SILENCE_TO_PING);
+            let due = node.peers.is_up(node_id) && (open || !member.client && silent());
+            if due && asking.lock().insert(node_id.clone()) {
                 let (node, asking, node_id) = (node.clone(), asking.clone(), node_id.clone());
                 tokio::spawn(async move {
-                    node.peers.ping(&node_id, node.patience()).await;
+                    if open {
+                        node.peers.ping(&node_id, node.patience()).await;
+                    } else {
+                        let _ = node.peers.ask(&node_id, Request::Ping, PING_TIMEOUT).await;
+                    }
                     asking.lock().remove(&node_id);
                 });
             }
@@ -248,7 +259,7 @@ async fn follow_membership(node: Arc<Node>, gossip: Arc<dyn Voice>) {
         if *node.leaving.borrow() {
             // Until its slots have moved it speaks for them; one that never spoke for the cluster does not begin to.
             if !node.closing.load(Ordering::Relaxed) && view.quorum && node.segment.table().lease_holds(now) {
-                node.segment.table().lease_until_ms.store(now + LEASE_MS, Ordering::Release);
+                node.segment.table().lease_until_ms.store(may_lease_until(&node, now), Ordering::Release);
             }
             continue;
         }
@@ -333,6 +344,16 @@ fn foreign(view: &View) -> Option<String> {
     })
 }
 
+/// Until when this host may speak for the cluster: as long after a quorum was there to answer as others wait before they
+/// take over from one that is gone. So one that the others do not hear stops in time, whatever it hears of them.
+fn may_lease_until(node: &Node, now: u64) -> u64 {
+    let answered = |node_id: &str| {
+        let ago = node.peers.answered_ago(node_id)?;
+        Some(now.saturating_sub(ago.as_millis() as u64))
+    };
+    node.membership.lock().answered_by_quorum(now, answered).map_or(0, |answered| answered + LEASE_MS)
+}
+
 /// Publishes the state and renews the lease; whether this host is with its cluster.
 fn publish(node: &Node, view: &View, now: u64, member_for_ms: u64) -> bool {
     let table = node.segment.table();
@@ -343,10 +364,12 @@ fn publish(node: &Node, view: &View, now: u64, member_for_ms: u64) -> bool {
     let moved = || node.ownership.is_settled() || member_for_ms >= MOVES_PATIENCE_MS;
     let settled = member && (table.state() == NodeState::Ready || (owned() && moved()));
     let held = table.lease_holds(now);
-    let able = view.refused.is_none() && settled && view.joined && view.quorum;
+    let lease_until = may_lease_until(node, now);
+    let heard = view.quorum && lease_until > now;
+    let able = view.refused.is_none() && settled && view.joined && heard;
     let speaks = node.ownership.may_speak(able, held);
     // A node that could speak for the cluster is ready once it does.
-    let ready = settled && (table.state() == NodeState::Ready || speaks || !able);
+    let ready = settled && (table.state() == NodeState::Ready || speaks || !view.quorum);
     let foreign = foreign(view);
     let (state, reason) = match (&view.refused, ready) {
         (Some(why), _) => (NodeState::Alone, why.clone()),
@@ -355,7 +378,7 @@ fn publish(node: &Node, view: &View, now: u64, member_for_ms: u64) -> bool {
         }
         (None, false) if foreign.is_some() => (NodeState::Joining, foreign.clone().unwrap_or_default()),
         (None, false) => (NodeState::Joining, format!("catching up with the cluster{}", behind(node, view))),
-        (None, true) if !view.quorum => {
+        (None, true) if !heard => {
             (NodeState::Ready, "less than half of the members can be seen; answers are degraded".to_string())
         }
         (None, true) if foreign.is_some() => (NodeState::Ready, foreign.clone().unwrap_or_default()),
@@ -364,7 +387,7 @@ fn publish(node: &Node, view: &View, now: u64, member_for_ms: u64) -> bool {
         }
         (None, true) => (NodeState::Ready, String::new()),
     };
-    let lease = if speaks && foreign.is_none() { now + LEASE_MS } else { 0 };
+    let lease = if speaks && foreign.is_none() { lease_until } else { 0 };
     table.lease_until_ms.store(lease, Ordering::Release);
     if table.state() != state || table.reason.get() != reason {
         match state {

@@ -183,19 +183,20 @@ impl Replicator {
     }
 
     fn post(self: &Arc<Self>, scope: &Scope, receiver: &mut Receiver, node_id: &str, batch: Batch) {
-        let position = batch.position;
+        let (position, sent) = (batch.position, Instant::now());
         let large = (0..).zip(&batch.copies).filter(|(_, copy)| is_large(scope, copy));
         let large: BTreeMap<u32, KeyBuf> = large.map(|(place, copy)| (place, copy.key.clone())).collect();
         let Ok(in_flight) = self.peers.send(node_id, Request::Replicate(batch)) else {
             receiver.behind = true;
             return;
         };
-        (receiver.last, receiver.told) = (position, Some(Instant::now()));
-        receiver.unacked.push_back((position, Instant::now()));
+        (receiver.last, receiver.told) = (position, Some(sent));
+        receiver.unacked.push_back((position, sent));
         let (replicator, node_id) = (self.clone(), node_id.to_string());
         tokio::spawn(async move {
             let answer = in_flight.reply.await;
             let acked = if let Ok(Ok(Response::Acked { full, .. })) = answer {
+                replicator.peers.note_answer(&node_id, sent);
                 replicator.refused(&node_id, &full, &large);
                 true
             } else {

@@ -44,6 +44,8 @@ pub enum Cut {
     Halves(Vec<usize>),
     /// None from these hosts to the others; the other way they pass.
     OneWay(Vec<usize>),
+    /// None between these two; all others reach both.
+    Pair(usize, usize),
     /// No datagram to or from this host.
     Gossip(usize),
     /// No stream to or from this host.
@@ -90,6 +92,7 @@ impl Fault {
             Self::StopHost(_) => "stop-host",
             Self::Partition(Cut::Halves(_)) => "partition",
             Self::Partition(Cut::OneWay(_)) => "one-way",
+            Self::Partition(Cut::Pair(..)) => "pair-cut",
             Self::Partition(Cut::Gossip(_)) => "gossip-cut",
             Self::Partition(Cut::Data(_)) => "data-cut",
             Self::Slow(..) => "slow",
@@ -124,6 +127,7 @@ impl Fault {
             }
             Self::Restart(host) => vec![*host],
             Self::Partition(Cut::Halves(side) | Cut::OneWay(side)) => side.clone(),
+            Self::Partition(Cut::Pair(one, other)) => vec![*one, *other],
             Self::Partition(Cut::Gossip(host) | Cut::Data(host)) => vec![*host],
             Self::Rolling | Self::Guest => Vec::new(),
         }
@@ -317,7 +321,8 @@ impl Plan {
         // Any minority and, as often, its complement.
         let size = random.within(1, self.hosts as u64 - 1) as usize;
         let side: Vec<usize> = (0..size).map(|step| (host + step) % self.hosts).collect();
-        match random.within(0, 5) {
+        match random.within(0, 6) {
+            6 => Cut::Pair(host, (host + 1) % self.hosts),
             0 | 1 => Cut::Halves(side),
             2 => Cut::Halves(vec![host]),
             3 => Cut::OneWay(side),

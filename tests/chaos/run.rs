@@ -281,6 +281,9 @@ impl Stage<'_> {
         self.fleet.net.change(|from, to, way| match cut {
             Cut::Halves(side) if side.contains(&from) != side.contains(&to) => (way.no_udp, way.no_tcp) = (on, on),
             Cut::OneWay(side) if side.contains(&from) && !side.contains(&to) => (way.no_udp, way.no_tcp) = (on, on),
+            Cut::Pair(one, other) if [(*one, *other), (*other, *one)].contains(&(from, to)) => {
+                (way.no_udp, way.no_tcp) = (on, on)
+            }
             Cut::Gossip(host) if from == *host || to == *host => way.no_udp = on,
             Cut::Data(host) if from == *host || to == *host => way.no_tcp = on,
             _ => {}

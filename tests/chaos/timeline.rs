@@ -78,7 +78,7 @@ fn color(fault: &Fault) -> &'static str {
     match fault.kind() {
         "kill-worker" | "kill-node" | "kill-host" => "#b03030",
         "stop-node" | "stop-host" => "#e0a030",
-        "partition" | "one-way" | "gossip-cut" | "data-cut" => "#5070c0",
+        "partition" | "one-way" | "pair-cut" | "gossip-cut" | "data-cut" => "#5070c0",
         "slow" | "reorder" => "#90b0d0",
         "clock-step" => "#9060b0",
         _ => "#60a060",

@@ -1,7 +1,7 @@
 //! Promises 6 and 7 of values: what was written is read, what was deleted stays deleted, and of several only one wins.
 
 use crate::checker::{Finding, SETTLE, Troubles, line};
-use crate::plan::{Cut, Fault};
+use crate::plan::Fault;
 use crate::record::{Event, Out};
 use crate::run::Run;
 
@@ -161,14 +161,12 @@ fn killed_between(run: &Run, from: u64, to: u64) -> bool {
 const CUT_OFF_NS: u64 = 3_000_000_000;
 
 /// Whether the owner that answered may have been about to be replaced, so that its answer reached nobody else. Counts
-/// are summed after such a time; of other values only one can stay. An owner that hears the others but is not heard
-/// does not notice before the cut is healed.
+/// are summed after such a time; of other values only one can stay.
 fn cut_off(run: &Run, event: &Event) -> bool {
-    run.spans.iter().filter(|span| span.fault.is_hard()).any(|span| {
-        let unnoticed = matches!(span.fault, Fault::Partition(Cut::OneWay(_)));
-        let until = if unnoticed { span.to } else { span.from } + CUT_OFF_NS;
-        event.end + REPLICATED_NS >= span.from && event.start <= until
-    })
+    run.spans
+        .iter()
+        .filter(|span| span.fault.is_hard())
+        .any(|span| event.end + REPLICATED_NS >= span.from && event.start <= span.from + CUT_OFF_NS)
 }
 
 /// `setnx`: between two winners one released, or its time was over.
