@@ -62,6 +62,8 @@ struct Inner {
     indices: BTreeMap<String, u16>,
     /// When an open breaker was last logged.
     warned: BTreeMap<String, Instant>,
+    /// Members that have left in order, and their segments.
+    left: BTreeMap<String, u64>,
     /// By node id: when the latest of the requests was sent that it has answered.
     answered: BTreeMap<String, Instant>,
     /// By index: the generation it leads to, and the link.
@@ -84,6 +86,7 @@ impl Peers {
                 view,
                 indices: BTreeMap::new(),
                 warned: BTreeMap::new(),
+                left: BTreeMap::new(),
                 answered: BTreeMap::new(),
                 links: BTreeMap::new(),
             }),
@@ -114,6 +117,7 @@ impl Peers {
         table.members_live.store(view.members.len() as u32, Ordering::Release);
         table.epoch.store(view.epoch, Ordering::Release);
         let mut inner = self.inner.lock();
+        inner.note_departures(&view);
         let mut links = std::mem::take(&mut inner.links);
         for member in view.members.iter().filter(|member| !member.is_me) {
             let Some(index) = indices.get(&member.node_id) else { continue };
@@ -160,6 +164,11 @@ impl Peers {
             }
         });
         link
+    }
+
+    /// Whether the node with this segment has left in order: it has handed over what it owned, and its segment is gone.
+    pub fn has_left(&self, node_id: &str, origin: u64) -> bool {
+        self.inner.lock().left.get(node_id) == Some(&origin)
     }
 
     /// The members other than this node whose link stands.
@@ -316,6 +325,19 @@ impl Peers {
 }
 
 impl Inner {
+    /// Remembers members that have gone after they said that they would.
+    fn note_departures(&mut self, view: &View) {
+        let gone = |member: &&Member| member.phase == Phase::Leaving && !member.client;
+        let before = self.view.clone();
+        for member in before.members.iter().filter(gone).filter(|member| view.member(&member.node_id).is_none()) {
+            if self.left.len() >= MEMBERS_MAX {
+                self.left.clear();
+            }
+            self.left.insert(member.node_id.clone(), member.origin);
+        }
+        self.left.retain(|node_id, _| view.member(node_id).is_none());
+    }
+
     fn link(&self, node_id: &str) -> Option<&Arc<dyn PeerLink>> {
         self.links.get(self.indices.get(node_id)?).map(|(_, link)| link)
     }

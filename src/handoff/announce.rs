@@ -40,6 +40,19 @@ impl Ownership {
         }
     }
 
+    /// The same for one who claims what we own, now and then: two who both think so would go on for ever, each answer
+    /// answered by as many as there are terms.
+    fn tell_back(self: &Arc<Self>, node_id: &str) {
+        {
+            let mut inner = self.inner.lock();
+            if inner.told_back.get(node_id).is_some_and(|at| at.elapsed() < REMIND_EVERY) {
+                return;
+            }
+            inner.told_back.insert(node_id.to_string(), Instant::now());
+        }
+        self.link_up(node_id);
+    }
+
     fn owned_by_term(&self) -> BTreeMap<u64, Vec<u16>> {
         let table = self.peers.table();
         let mut by_term: BTreeMap<u64, Vec<u16>> = BTreeMap::new();
@@ -166,7 +179,7 @@ impl Ownership {
         }
         if contested.iter().any(|slot| self.is_mine(*slot)) {
             // It may not know of us.
-            self.link_up(&peer.node_id);
+            self.tell_back(&peer.node_id);
         }
         if !superseded.is_empty() {
             // We did not know that we had been replaced: what we counted meanwhile goes home.

@@ -66,6 +66,8 @@ pub(super) struct Inner {
     /// Since when claims meet silence.
     silent_since: Option<Instant>,
     pub(super) reminded: Instant,
+    /// When those who claimed what we own were last told so.
+    pub(super) told_back: BTreeMap<String, Instant>,
     pub(super) voice: Voice,
 }
 
@@ -112,6 +114,7 @@ impl Ownership {
             untold: BTreeSet::new(),
             silent_since: None,
             reminded: Instant::now(),
+            told_back: BTreeMap::new(),
             voice: Voice::default(),
         };
         Self {
@@ -135,6 +138,7 @@ impl Ownership {
         let now_ms = self.store.clock().now_ms();
         inner.gone.retain(|node_id, heard_ms| view.member(node_id).is_none() && now_ms < *heard_ms + LEASE_MS);
         inner.untold.retain(|node_id| view.member(node_id).is_some());
+        inner.told_back.retain(|node_id, _| view.member(node_id).is_some());
         inner.stale = true;
         let eligible: Vec<String> = view.owners_eligible().iter().map(|member| member.node_id.clone()).collect();
         if eligible != inner.eligible || inner.placement.is_none() {
@@ -233,6 +237,8 @@ impl Ownership {
             inner.silent_since = None;
         }
         tracing::info!(slots = slots.len(), term = term >> 32, "owner of slots");
+        // Those who have come meanwhile, too: when their connection came up there was nothing to tell them.
+        let view = self.peers.view();
         for member in view.members.iter().filter(|member| !member.is_me) {
             self.announce(&member.node_id, &ranges, term);
         }

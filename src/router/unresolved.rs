@@ -86,7 +86,8 @@ impl Router {
         } else {
             fate(self.peers.ask(&owner, request, ASK_TIMEOUT).await.ok()?)?
         };
-        let gone_for_good = present && !same_segment;
+        let left = self.peers.has_left(&pending.node_id, pending.origin);
+        let gone_for_good = left || present && !same_segment;
         (fate == Fate::Applied || gone_for_good).then_some(fate)
     }
 
