@@ -51,6 +51,20 @@ struct Slot {
     lives: u64,
     /// Sum of `ephpm_kv_lost_total` by reason over the segments that are gone.
     lost: BTreeMap<String, u64>,
+    /// Processes of former lives, of which libfaketime may have left something.
+    former: Vec<u32>,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.former.extend(self.host.take().map(|host| host.pid()));
+        for pid in &self.former {
+            for name in [format!("faketime_shm_{pid}"), format!("sem.faketime_sem_{pid}")] {
+                // It removes them itself when the process ended in order.
+                let _ = std::fs::remove_file(Path::new("/dev/shm").join(name));
+            }
+        }
+    }
 }
 
 /// What a host was like at the end.
@@ -168,6 +182,7 @@ impl Fleet {
         slot.keep_metrics();
         self.net.namespace(number).signal_all(libc::SIGKILL);
         if let Some(host) = slot.host.take() {
+            slot.former.push(host.pid());
             host.kill();
         }
         slot.load.clear();
@@ -314,7 +329,7 @@ impl Slot {
             env.extend(set.map(|(name, value)| (name.to_owned(), value.to_owned())));
         }
         let spec = Spec { name, port: net::PORT, ini, env, dir: dir.to_owned() };
-        Self { spec, host: None, load: Vec::new(), lives: 0, lost: BTreeMap::new() }
+        Self { spec, host: None, load: Vec::new(), lives: 0, lost: BTreeMap::new(), former: Vec::new() }
     }
 
     /// Adds what this life has lost. Called once, at its end.
