@@ -60,7 +60,6 @@ impl Drop for Slot {
         self.former.extend(self.host.take().map(|host| host.pid()));
         for pid in &self.former {
             for name in [format!("faketime_shm_{pid}"), format!("sem.faketime_sem_{pid}")] {
-                // It removes them itself when the process ended in order.
                 let _ = std::fs::remove_file(Path::new("/dev/shm").join(name));
             }
         }
@@ -201,6 +200,7 @@ impl Fleet {
         }
         slot.keep_metrics();
         let Some(host) = slot.host.take() else { return Ok(()) };
+        slot.former.push(host.pid());
         let status = host.quit();
         if !status.success() {
             return Err(format!("host{number} ended with {status}"));
