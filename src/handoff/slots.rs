@@ -329,22 +329,25 @@ impl Ownership {
     }
 
     /// The slots that may be taken after these answers. What a member let go belongs to nobody else. The others only
-    /// if nobody keeps any; and when a member stays silent for long, only those that it does not own.
+    /// if nobody keeps any; and when a member stays silent for long, only those that it does not own: by this node's
+    /// table, which does not say who else owns a contested slot.
     fn granted(&self, slots: Vec<u16>, claims: &Claims) -> Vec<u16> {
-        let patient = {
+        let (patient, contested) = {
             let mut inner = self.inner.lock();
             if claims.silent.is_empty() {
                 inner.silent_since = None;
-                false
+                (false, BTreeSet::new())
             } else {
-                inner.silent_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE
+                let patient = inner.silent_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE;
+                (patient, inner.contested.clone())
             }
         };
         let silent: Vec<u16> = claims.silent.iter().filter_map(|node_id| self.peers.index_of(node_id)).collect();
         let table = self.peers.table();
         let free = |slot: &u16| {
             let owner_is_silent = matches!(table.owner(*slot), Owner::Member(index) if silent.contains(&index));
-            claims.released.contains(slot) || !claims.kept && !patient && !owner_is_silent
+            let theirs = owner_is_silent || contested.contains(slot);
+            claims.released.contains(slot) || !claims.kept && !patient && !theirs
         };
         slots.into_iter().filter(free).collect()
     }
