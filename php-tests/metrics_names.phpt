@@ -35,5 +35,8 @@ ephpm_kv_memory_full_total counter
 ephpm_kv_evictions_total counter
 ephpm_kv_members gauge
 ephpm_kv_replication_lag_seconds gauge
+ephpm_kv_repairs_total counter
 ephpm_kv_lock_recoveries_total counter
+ephpm_kv_values_lost_total counter
+ephpm_kv_complete gauge
 incr get set del expire setnx append cas window_ended unresolved memory_full | local remote degraded
