@@ -108,7 +108,9 @@ fn a_cluster_that_is_taken_out_of_the_settings_is_left_and_joined_again_with_the
     });
     assert_eq!(clients[0].info().state, "alone");
     ready(&clients[1..], 1);
-    assert_eq!(clients[1].incr(&keys[0]).0, 2, "the others go on with what they know");
+    // The node that left took the last increment along, if that was made before it had noticed the new settings.
+    let known = clients[1].incr(&keys[0]).0;
+    assert!((2..=3).contains(&known), "the others go on with what they know: {known}");
 
     servers[0].plan.ini.insert("bind".into(), bind);
     servers[0].restart_gracefully();
