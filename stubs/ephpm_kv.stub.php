@@ -120,7 +120,8 @@ function ephpm_kv_set(string $key, string $value, int|float $ttl = 0): bool {}
 
 /**
  * Stores a value unless the key exists: of any number of callers on any hosts one wins. Decided by the key's owner; there
- * is no degraded answer.
+ * is no degraded answer. (An owner that is just being cut off from the others decides for about a second more; who takes
+ * over from it knows nothing of that.)
  *
  * @param string $key 1 to 1,024 bytes
  * @param string $value any bytes, at most `ephpm_kv.value_max` (1 MiB); an integer as with {@see ephpm_kv_set()}
