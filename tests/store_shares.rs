@@ -8,7 +8,7 @@ use ephpm_kv::clock::Clock;
 use ephpm_kv::metrics::Lost;
 use ephpm_kv::record::{Body, Copy, Key, KeyBuf, Share, State, Window};
 use ephpm_kv::segment::Segment;
-use ephpm_kv::store::{Applied, Joined, Replayed, Standing, Store, StoreOptions, Ttl, Value};
+use ephpm_kv::store::{Applied, Joined, Replayed, Standing, Store, StoreOptions, Ttl, Value, counter_value};
 
 const KEY: Key<'static> = Key { namespace: b"", name: b"hits" };
 
@@ -37,7 +37,11 @@ impl Host {
     }
 
     fn copy(&self) -> Option<Copy> {
-        Some(Copy { key: KeyBuf::new(KEY), state: self.store.state(KEY)? })
+        let state = self.store.state(KEY)?;
+        if let Some(value) = counter_value(&state) {
+            assert_eq!(self.value(), Some(value), "a state says what the store reads: {state:?}");
+        }
+        Some(Copy { key: KeyBuf::new(KEY), state })
     }
 
     fn shares(&self) -> Vec<Share> {

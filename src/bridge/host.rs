@@ -24,7 +24,7 @@ use crate::router::{
 };
 use crate::segment::Segment;
 use crate::segment::table::NodeState;
-use crate::store::{Standing, Store, StoreOptions, Ttl, Value};
+use crate::store::{Standing, Store, StoreOptions, Ttl, Value, counter_value};
 use crate::wire::message::{Call, Op, Outcome, Reply, Request, Response};
 
 /// How long a flush of all owners may take, in deadlines of one operation.
@@ -318,13 +318,9 @@ impl Host {
             }
         }
         let reply = open.ask(key, Op::Get { bytes: true });
-        match reply.state.map(|state| state.body) {
-            Some(Body::Bytes(bytes)) => Ok(whole(Value::Bytes(&bytes))),
-            Some(Body::Counter(shares)) => {
-                let sum: i128 = shares.iter().map(|share| i128::from(share.amount)).sum();
-                Ok(whole(Value::Int(sum.clamp(i64::MIN.into(), i64::MAX.into()) as i64)))
-            }
-            Some(Body::Tombstone(_) | Body::Elsewhere { .. }) => Ok(None),
+        match reply.state {
+            Some(State { body: Body::Bytes(bytes), .. }) => Ok(whole(Value::Bytes(&bytes))),
+            Some(state) => Ok(counter_value(&state).and_then(|value| whole(Value::Int(value)))),
             None if reply.degraded => Ok(open.store.read(key, whole)?.flatten()),
             None => Ok(None),
         }

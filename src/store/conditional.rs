@@ -11,7 +11,7 @@ impl Locked<'_> {
     /// The value of a live entry as a script reads it. Errors: an owner that does not have its bytes yet is busy.
     fn text_of(&self, reference: u32, item: &Item) -> Result<Vec<u8>, Fail> {
         match item.kind {
-            Kind::Counter => Ok((item.foreign(self.inner.origin()) + i128::from(item.own)).to_string().into_bytes()),
+            Kind::Counter => Ok(item.total(self.inner.origin()).to_string().into_bytes()),
             Kind::Bytes(_) => Ok(self.load_bytes(reference, item)),
             Kind::Elsewhere(_) => Err(Fail::Refused(Refusal::Busy)),
             Kind::Tombstone => Ok(Vec::new()),

@@ -74,7 +74,7 @@ impl Locked<'_> {
             pass.shared.push((KeyBuf::new(Key { namespace, name }), origins));
         }
         let value = match item.kind {
-            Kind::Counter => (item.foreign(self.inner.origin()) + i128::from(item.own)) as u64,
+            Kind::Counter => item.total(self.inner.origin()) as u64,
             Kind::Bytes(len) if len <= small_max => xxh3_64(&self.load_bytes(reference, &item)),
             Kind::Bytes(len) | Kind::Elsewhere(len) => u64::from(len),
             Kind::Tombstone => return None,

@@ -81,6 +81,11 @@ pub(super) fn is_mark(share: &Share) -> bool {
     share.sequence & ENDED != 0
 }
 
+/// A sum as scripts see it: shares that were counted apart may add up to more than fits.
+pub(super) fn clamped(sum: i128) -> i64 {
+    sum.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+}
+
 impl Item {
     pub fn is_live(&self, now_ms: u64) -> bool {
         self.kind != Kind::Tombstone && (self.deadline == 0 || now_ms < self.deadline)
@@ -94,6 +99,11 @@ impl Item {
     pub fn foreign(&self, me: u64) -> i128 {
         let base = self.diverged.map_or(0, |diverged| i128::from(diverged.amount));
         self.shares.iter().map(|share| i128::from(share.amount)).sum::<i128>() + base + self.fold_net(me)
+    }
+
+    /// The value of a counter in the segment `me`.
+    pub fn total(&self, me: u64) -> i64 {
+        clamped(self.foreign(me) + i128::from(self.own))
     }
 
     /// Makes this a change without an owner, over the state that was there.

@@ -116,39 +116,42 @@ fn shares_and_content(state: &State) -> (&[Share], Content<'_>) {
     }
 }
 
+/// A state as an entry that has no deadline yet.
+fn read(state: &State) -> Item {
+    let kind = match &state.body {
+        Body::Counter(_) => Kind::Counter,
+        Body::Bytes(bytes) => Kind::Bytes(bytes.len() as u32),
+        Body::Tombstone(_) => Kind::Tombstone,
+        Body::Elsewhere { len } => Kind::Elsewhere(*len),
+    };
+    // A diverged change is replayed by whoever holds it: the one who made it may be gone.
+    let flags = if state.diverged.is_some() { Meta::PENDING | Meta::DIRTY } else { 0 };
+    let (shares, _) = shares_and_content(state);
+    let (mut folds, shares): (Vec<Share>, Vec<Share>) =
+        shares.iter().copied().filter(|share| share.origin != 0).partition(Share::is_fold);
+    if kind != Kind::Counter {
+        folds.clear();
+    }
+    let State { term, stamp, window, diverged, .. } = *state;
+    Item { kind, own: 0, flags, diverged, deadline: 0, window, stamp, term, shares, folds }
+}
+
+/// The value of a counter's state; `None`: it is no counter's.
+pub fn counter_value(state: &State) -> Option<i64> {
+    // Nobody has origin 0, so every share is another's.
+    matches!(state.body, Body::Counter(_)).then(|| read(state).total(0))
+}
+
 impl Locked<'_> {
     /// The entry that a state makes where nothing is known of the key.
     fn item_of(&self, state: &State, now_ms: u64, sender_owns: bool) -> Item {
-        let kind = match &state.body {
-            Body::Counter(_) => Kind::Counter,
-            Body::Bytes(bytes) => Kind::Bytes(bytes.len() as u32),
-            Body::Tombstone(_) => Kind::Tombstone,
-            Body::Elsewhere { len } => Kind::Elsewhere(*len),
-        };
-        let deadline = match kind {
+        let mut item = read(state);
+        item.deadline = match item.kind {
             Kind::Tombstone => (now_ms + TOMBSTONE_GRACE_MS).min(Meta::DEADLINE_MAX),
             Kind::Counter | Kind::Bytes(_) | Kind::Elsewhere(_) => self.inner.deadline(now_ms, state.ttl_ms),
         };
-        // A diverged change is replayed by whoever holds it: the one who made it may be gone.
-        let pending = if state.diverged.is_some() { Meta::PENDING | Meta::DIRTY } else { 0 };
-        let (shares, _) = shares_and_content(state);
-        let (mut folds, shares): (Vec<Share>, Vec<Share>) =
-            shares.iter().copied().filter(|share| share.origin != 0).partition(Share::is_fold);
-        if kind != Kind::Counter {
-            folds.clear();
-        }
-        Item {
-            kind,
-            own: 0,
-            flags: pending | if sender_owns { 0 } else { Meta::DIRTY },
-            diverged: state.diverged,
-            deadline,
-            window: state.window,
-            stamp: state.stamp,
-            term: state.term,
-            shares,
-            folds,
-        }
+        item.flags |= if sender_owns { 0 } else { Meta::DIRTY };
+        item
     }
 
     fn verdict<'a>(&self, local: Option<&Item>, state: &'a State, now_ms: u64, sender_owns: bool) -> Verdict<'a> {

@@ -40,6 +40,7 @@ use layout::{Area, SHARDS};
 pub use crate::record::{Fate, Outcome};
 pub use digest::Digests;
 pub use fold::FOLD_KEPT_S;
+pub use merge::counter_value;
 pub use stubs::Held;
 
 /// How long a tombstone is kept at the longest, in milliseconds: late copies of what it ended must not bring the key

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::hit::Quick;
-use super::item::{Content, Item, Kind};
+use super::item::{Content, Item, Kind, clamped};
 use super::layout::{Meta, Shape, shard_of};
 use super::shard::Locked;
 use super::sweep::Room;
@@ -119,7 +119,7 @@ impl Locked<'_> {
             }
             each(total.ok_or(Refusal::Overflow));
         }
-        let value = (foreign + i128::from(item.own)).clamp(i64::MIN.into(), i64::MAX.into()) as i64;
+        let value = clamped(foreign + i128::from(item.own));
         let ttl_ms = (item.deadline != 0).then(|| item.deadline - now_ms);
         let counted = Counted { value, window: item.window, created: !live, ttl_ms };
         if !any {
@@ -288,8 +288,7 @@ impl Locked<'_> {
             return None;
         }
         if item.kind == Kind::Counter {
-            let value = item.foreign(self.inner.origin()) + i128::from(item.own);
-            return Some(Read::Int(value.clamp(i64::MIN.into(), i64::MAX.into()) as i64));
+            return Some(Read::Int(item.total(self.inner.origin())));
         }
         if let Kind::Elsewhere(len) = item.kind {
             return Some(Read::Elsewhere(len));
