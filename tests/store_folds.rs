@@ -1,58 +1,15 @@
 //! Folding what segments have counted that are gone: whatever comes late, from whatever side, nothing is counted twice or
 //! lost.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+mod one_key;
 
-use ephpm_kv::clock::Clock;
-use ephpm_kv::metrics::Lost;
-use ephpm_kv::record::{Body, Copy, Key, KeyBuf, Share, State};
-use ephpm_kv::segment::Segment;
-use ephpm_kv::store::{FOLD_KEPT_S, Joined, Standing, Store, StoreOptions, Value, counter_value};
+use std::sync::atomic::Ordering;
 
-const KEY: Key<'static> = Key { namespace: b"", name: b"hits" };
-
-struct Host {
-    store: Store,
-    hand: Arc<AtomicU64>,
-}
+use ephpm_kv::record::Copy;
+use ephpm_kv::store::{FOLD_KEPT_S, Joined, Standing};
+use one_key::{Dice, Host, KEY};
 
 impl Host {
-    fn new(now: u64) -> Self {
-        let (clock, hand) = Clock::manual(now);
-        let segment = Segment::create(2 << 20).unwrap();
-        Self { store: Store::open(segment, clock, StoreOptions { clustered: true, value_max: 1 << 20 }), hand }
-    }
-
-    fn origin(&self) -> u64 {
-        self.store.segment().origin()
-    }
-
-    fn value(&self) -> Option<i64> {
-        let int = |value: Value<'_>| if let Value::Int(value) = value { value } else { panic!("no counter") };
-        self.store.read(KEY, int).unwrap()
-    }
-
-    fn copy(&self) -> Option<Copy> {
-        let state = self.store.state(KEY)?;
-        if let Some(value) = counter_value(&state) {
-            assert_eq!(self.value(), Some(value), "a state says what the store reads: {state:?}");
-        }
-        Some(Copy { key: KeyBuf::new(KEY), state })
-    }
-
-    fn shares(&self) -> Vec<Share> {
-        match self.store.state(KEY).map(|state| state.body) {
-            Some(Body::Counter(shares)) => shares,
-            _ => Vec::new(),
-        }
-    }
-
-    fn own_share(&self, state: &State) -> Option<Share> {
-        let Body::Counter(shares) = &state.body else { return None };
-        shares.iter().rfind(|share| share.origin == self.origin() && !share.is_fold()).copied()
-    }
-
     fn take(&self, copy: &Copy) {
         self.store.apply_copy(copy, true);
     }
@@ -167,27 +124,6 @@ fn folds_go_when_nobody_can_have_copies_of_what_they_cover() {
 
 // -- histories
 
-/// splitmix64
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    fn chance(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-}
-
 /// Forks of ownership, folds on any side and of anybody (gone or not), hosts that are replaced after they have told all,
 /// and copies that come again, late and out of order.
 fn history(seed: u64) -> Result<(), String> {
@@ -276,7 +212,7 @@ fn history(seed: u64) -> Result<(), String> {
     }
     for (index, host) in hosts.iter().enumerate() {
         host.store.verify()?;
-        if host.value().unwrap_or(0) != due || host.store.segment().metrics().lost(Lost::WindowEnded) != 0 {
+        if host.value().unwrap_or(0) != due || host.lost() != 0 {
             return Err(format!("host {index} has {:?}, due {due}: {:#?}", host.value(), host.shares()));
         }
         if index != 0 && host.store.rescan_dirty() != 0 {

@@ -1,60 +1,15 @@
 //! Shares join: whatever is repeated, reordered or split, nothing is counted twice or lost.
 
+mod one_key;
+
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use ephpm_kv::clock::Clock;
-use ephpm_kv::metrics::Lost;
-use ephpm_kv::record::{Body, Copy, Key, KeyBuf, Share, State, Window};
-use ephpm_kv::segment::Segment;
-use ephpm_kv::store::{Applied, Joined, Replayed, Standing, Store, StoreOptions, Ttl, Value, counter_value};
-
-const KEY: Key<'static> = Key { namespace: b"", name: b"hits" };
-
-struct Host {
-    store: Store,
-    hand: Arc<AtomicU64>,
-}
+use ephpm_kv::record::{Body, Copy, KeyBuf, Share, State, Window};
+use ephpm_kv::store::{Applied, Joined, Replayed, Standing, Ttl, Value};
+use one_key::{Dice, Host, KEY};
 
 impl Host {
-    fn new(now: u64) -> Self {
-        let (clock, hand) = Clock::manual(now);
-        let segment = Segment::create(2 << 20).unwrap();
-        Self { store: Store::open(segment, clock, StoreOptions { clustered: true, value_max: 1 << 20 }), hand }
-    }
-
-    fn origin(&self) -> u64 {
-        self.store.segment().origin()
-    }
-
-    fn value(&self) -> Option<i64> {
-        let int = |value: Value<'_>| match value {
-            Value::Int(value) => value,
-            other => panic!("{other:?}"),
-        };
-        self.store.read(KEY, int).unwrap()
-    }
-
-    fn copy(&self) -> Option<Copy> {
-        let state = self.store.state(KEY)?;
-        if let Some(value) = counter_value(&state) {
-            assert_eq!(self.value(), Some(value), "a state says what the store reads: {state:?}");
-        }
-        Some(Copy { key: KeyBuf::new(KEY), state })
-    }
-
-    fn shares(&self) -> Vec<Share> {
-        match self.store.state(KEY).map(|state| state.body) {
-            Some(Body::Counter(shares)) => shares,
-            _ => Vec::new(),
-        }
-    }
-
-    fn lost(&self) -> u64 {
-        self.store.segment().metrics().lost(Lost::WindowEnded)
-    }
-
     fn own(&self, state: &State) -> Share {
         match &state.body {
             Body::Counter(shares) => *shares.iter().rfind(|share| share.origin == self.origin()).unwrap(),
@@ -408,27 +363,6 @@ fn a_minority_owner_s_changes_reach_its_side_and_are_replayed_by_whoever_is_left
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Id(u64, Window);
 
-/// splitmix64
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    fn chance(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-}
-
 /// One random history, with or without deletes and sets; what went wrong.
 fn history(seed: u64, with_ends: bool) -> Result<(), String> {
     let mut dice = Dice(seed);
@@ -597,13 +531,6 @@ impl Host {
             Value::Elsewhere(len) => format!("{len} elsewhere"),
         };
         self.store.read(KEY, text).unwrap()
-    }
-
-    fn own_share(&self, state: &State) -> Option<Share> {
-        match &state.body {
-            Body::Counter(shares) => shares.iter().rfind(|share| share.origin == self.origin()).copied(),
-            _ => None,
-        }
     }
 }
 
