@@ -54,14 +54,13 @@ pub fn ready(clients: &[Client], members: usize) {
 pub fn settled(clients: &[Client], keys: &[String]) -> Vec<i64> {
     let mut before: Option<Vec<i64>> = None;
     poll("the hosts agree", Duration::from_secs(20), || {
-        for client in clients {
-            for metric in ["ephpm_kv_shares_pending", "ephpm_kv_unresolved", "ephpm_kv_replication_lag_seconds"] {
-                let value = client.metric(metric);
-                if value != 0.0 {
-                    before = None;
-                    return Err(format!("{}: {metric} is {value}", client.name));
-                }
-            }
+        let metrics = ["ephpm_kv_shares_pending", "ephpm_kv_unresolved", "ephpm_kv_replication_lag_seconds"];
+        // All of them each time: only a request starts a node, and one that is not there may be what another waits for.
+        let values = clients.iter().flat_map(|client| metrics.map(|metric| (client, metric, client.metric(metric))));
+        let values: Vec<_> = values.collect();
+        if let Some((client, metric, value)) = values.iter().find(|(_, _, value)| *value != 0.0) {
+            before = None;
+            return Err(format!("{}: {metric} is {value}", client.name));
         }
         let mut all = clients.iter().map(|client| client.counts(keys));
         let first = all.next().unwrap_or_default();
