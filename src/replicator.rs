@@ -8,6 +8,7 @@ mod digest;
 mod pages;
 mod receivers;
 pub mod scope;
+mod turns;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -93,6 +94,8 @@ struct Inner {
     /// What this host wants by it.
     wanted: Wanted,
     position: u64,
+    /// Counts the ticks, for whose turn it is.
+    tick: usize,
     receivers: BTreeMap<String, Receiver>,
     senders: BTreeMap<String, Sender>,
     /// Bytes that their owners do not count on any more.
@@ -154,6 +157,7 @@ impl Replicator {
             wanted: scope.wanted(),
             scope,
             position: 0,
+            tick: 0,
             receivers: BTreeMap::new(),
             senders: BTreeMap::new(),
             unneeded: pages::Unneeded::default(),
@@ -228,6 +232,7 @@ impl Replicator {
             }
             self.send(own, drained.applied);
         }
+        self.take_turns();
         self.nudge();
         self.publish_lag();
         self.let_go();

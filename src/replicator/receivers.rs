@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::scope::{Scope, Wanted};
+use super::turns::Waiting;
 use super::{Inner, Replicator, weight};
 use crate::placement;
 use crate::record::{Body, Copy, KeyBuf};
@@ -32,12 +33,14 @@ const PASSES_TO_TELL: u8 = 2;
 #[derive(Default)]
 pub(super) struct Receiver {
     pub unacked: VecDeque<(u64, Instant)>,
+    /// What is to be sent to it when its turn comes.
+    pub waiting: Waiting,
     /// It missed a batch, or may have: it is told our number so that it sees the gap.
     pub behind: bool,
     /// Every batch after this position that is for it was sent to it.
     complete_since: u64,
-    /// Position of the last batch that was sent to it, and when.
-    last: u64,
+    /// Position of the last batch that was sent to it, or waits for its turn, and when it was sent one.
+    pub last: u64,
     told: Option<Instant>,
     /// What it has asked for; `None`: nothing yet.
     pub wants: Option<Wanted>,
@@ -81,7 +84,7 @@ pub(super) fn as_stub(copy: &Copy) -> Copy {
 }
 
 /// The bytes of a large value, if these are.
-fn is_large(scope: &Scope, copy: &Copy) -> bool {
+pub(super) fn is_large(scope: &Scope, copy: &Copy) -> bool {
     matches!(&copy.state.body, Body::Bytes(bytes) if scope.is_large(bytes.len()))
 }
 
@@ -155,7 +158,7 @@ impl Replicator {
                 continue;
             }
             let batch = Batch { position, after: receiver.last, copies: part, applied: ids };
-            self.post(&scope, receiver, &member.node_id, batch);
+            self.put_off(&scope, receiver, &member.node_id, batch);
         }
     }
 
@@ -167,8 +170,12 @@ impl Replicator {
             if !receiver.unacked.is_empty() || !self.peers.is_up(node_id) {
                 continue;
             }
-            let quiet = receiver.last < position && receiver.told.is_none_or(|at| at.elapsed() >= TELL_EVERY);
+            let quiet = receiver.last < position
+                && receiver.waiting.since().is_none()
+                && receiver.told.is_none_or(|at| at.elapsed() >= TELL_EVERY);
             let after = if receiver.behind {
+                // It pulls, and what waits is in that.
+                receiver.waiting = Waiting::default();
                 (receiver.behind, receiver.complete_since) = (false, position);
                 // One that has not said what it wants has to say so, even if it lacks nothing.
                 if receiver.wants.is_none() && !scope.copies_all() { u64::MAX } else { position }
@@ -182,7 +189,7 @@ impl Replicator {
         }
     }
 
-    fn post(self: &Arc<Self>, scope: &Scope, receiver: &mut Receiver, node_id: &str, batch: Batch) {
+    pub(super) fn post(self: &Arc<Self>, scope: &Scope, receiver: &mut Receiver, node_id: &str, batch: Batch) {
         let (position, sent) = (batch.position, Instant::now());
         let large = (0..).zip(&batch.copies).filter(|(_, copy)| is_large(scope, copy));
         let large: BTreeMap<u32, KeyBuf> = large.map(|(place, copy)| (place, copy.key.clone())).collect();
@@ -233,7 +240,11 @@ impl Replicator {
 
     pub(super) fn publish_lag(&self) {
         let inner = self.inner.lock();
-        let oldest = inner.receivers.values().filter_map(|receiver| receiver.unacked.front()).map(|(_, at)| at).min();
+        let oldest_of = |receiver: &Receiver| {
+            let unacked = receiver.unacked.front().map(|(_, at)| *at);
+            unacked.into_iter().chain(receiver.waiting.since()).min()
+        };
+        let oldest = inner.receivers.values().filter_map(oldest_of).min();
         let lag_ms = oldest.map_or(0, |at| at.elapsed().as_millis() as u64);
         self.peers.table().replication_lag_ms.store(lag_ms, Ordering::Relaxed);
     }
@@ -243,6 +254,13 @@ impl Replicator {
     /// what [`Replicator::tick`] returns.
     pub async fn flush_to(self: &Arc<Self>, node_id: &str, synced_to: u64, timeout: Duration) -> (bool, Vec<Copy>) {
         let foreign = self.drain_all().await;
+        {
+            let mut inner = self.inner.lock();
+            let scope = inner.scope.clone();
+            if let Some(receiver) = inner.receivers.get_mut(node_id) {
+                self.post_waiting(&scope, receiver, node_id);
+            }
+        }
         let deadline = Instant::now() + timeout;
         let done = async {
             loop {
