@@ -10,8 +10,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep, timeout};
 
+use super::age::{Ages, Stamper, aged};
 use super::io::{Broken, Stream, poll_read, poll_write, write_all};
 use super::{Answer, Handler, Limits, Peer};
+use crate::clock::Clock;
 use crate::wire::message::Response;
 use crate::wire::{WireError, decode_frame, decode_request, encode_response};
 
@@ -46,6 +48,10 @@ pub(super) struct Connection<S> {
     read: BytesMut,
     write: BytesMut,
     later: JoinSet<(u64, Response)>,
+    ages: Ages,
+    stamper: Stamper,
+    /// Peers are; a process of the host would not know what to do with it.
+    tells_time: bool,
     /// Runs while the peer leaves unread what was written to it.
     stalled: Option<Pin<Box<Sleep>>>,
     limits: Limits,
@@ -54,7 +60,18 @@ pub(super) struct Connection<S> {
 impl<S: Stream> Connection<S> {
     /// Takes over after the handshake; `read` holds what came behind it.
     pub(super) fn new(stream: S, read: BytesMut, limits: Limits) -> Self {
-        Self { stream, read, write: BytesMut::new(), later: JoinSet::new(), stalled: None, limits }
+        let (ages, stamper) = (Ages::default(), Stamper::default());
+        Self {
+            stream,
+            read,
+            write: BytesMut::new(),
+            later: JoinSet::new(),
+            ages,
+            stamper,
+            tells_time: false,
+            stalled: None,
+            limits,
+        }
     }
 
     /// Queues bytes that go out before all answers.
@@ -64,6 +81,7 @@ impl<S: Stream> Connection<S> {
 
     /// Serves until the connection ends. May be dropped at any point and [`Connection::close`]d then.
     pub(super) async fn serve(&mut self, peer: &Peer, handler: &dyn Handler) -> End {
+        self.tells_time = !peer.local;
         poll_fn(|cx| self.poll(peer, handler, cx)).await
     }
 
@@ -110,9 +128,15 @@ impl<S: Stream> Connection<S> {
             else {
                 return Ok(false);
             };
-            let id = frame.id;
+            let now_ms = Clock::System.since_boot_ms();
+            if self.ages.take(&frame, now_ms) {
+                continue;
+            }
+            let (id, late_ms) = (frame.id, self.ages.late_ms(now_ms));
             match decode_request(frame) {
-                Ok((id, request)) => match handler.handle(peer, id, request) {
+                Ok((id, request)) => match aged(request, late_ms, self.limits.late_max)
+                    .map_or_else(Answer::Now, |request| handler.handle(peer, id, request))
+                {
                     Answer::Now(response) => self.respond(id, &response),
                     Answer::Later(response) => {
                         self.later.spawn(async move { (id, response.await) });
@@ -131,6 +155,9 @@ impl<S: Stream> Connection<S> {
     }
 
     fn respond(&mut self, id: u64, response: &Response) {
+        if self.tells_time {
+            self.stamper.stamp(Clock::System.since_boot_ms(), &mut self.write);
+        }
         let start = self.write.len();
         encode_response(id, response, &mut self.write);
         let len = self.write.len() - start - 4;

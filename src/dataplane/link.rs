@@ -14,8 +14,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
+use super::age::{Ages, Stamper};
 use super::io::{Broken, Stream, poll_read, poll_write, read_hello, tune, write_all};
 use super::{Limits, Peer, random};
+use crate::clock::Clock;
 use crate::wire::hello::{HelloRefused, LocalHello, RefusalCode, decode_answer, encode_hello};
 use crate::wire::message::{Request, Response};
 use crate::wire::{decode_frame, decode_response, encode_request};
@@ -146,6 +148,7 @@ struct State {
     /// Frames that the task has not taken yet, in order of their ids.
     out: BytesMut,
     id_last: u64,
+    stamper: Stamper,
     pending: HashMap<u64, Reply>,
     /// The task, while it waits for something to send.
     waker: Option<Waker>,
@@ -204,9 +207,11 @@ impl Link {
             return Err(NotSent::Full);
         }
         let id = state.id_last + 1;
-        let start = state.out.len();
-        encode_request(id, request, &mut state.out);
-        if state.out.len() - start - 4 > limits.frame_max {
+        let State { out, stamper, .. } = &mut *state;
+        stamper.stamp(Clock::System.since_boot_ms(), out);
+        let start = out.len();
+        encode_request(id, request, out);
+        if out.len() - start - 4 > limits.frame_max {
             state.out.truncate(start);
             return Err(NotSent::TooLarge);
         }
@@ -281,12 +286,12 @@ async fn run(
                     if state.closed {
                         return;
                     }
-                    state.id_last = 0;
+                    (state.id_last, state.stamper) = (0, Stamper::default());
                     state.peer = Some(peer.clone());
                 }
                 let _ = events.send(LinkEvent::Up { peer });
-                let (mut write, since) = (BytesMut::new(), Instant::now());
-                let broken = poll_fn(|cx| poll(&mut stream, &mut read, &mut write, &shared, cx)).await;
+                let (mut write, mut ages, since) = (BytesMut::new(), Ages::default(), Instant::now());
+                let broken = poll_fn(|cx| poll(&mut stream, &mut read, &mut write, &mut ages, &shared, cx)).await;
                 // Down before the event, so that whoever hears of it finds it so.
                 guard.0.down();
                 let _ = events.send(LinkEvent::Down { reason: broken.to_string(), was_up: true });
@@ -344,6 +349,7 @@ fn poll<S: Stream>(
     stream: &mut S,
     read: &mut BytesMut,
     write: &mut BytesMut,
+    ages: &mut Ages,
     shared: &Shared,
     cx: &mut Context<'_>,
 ) -> Poll<Broken> {
@@ -365,7 +371,7 @@ fn poll<S: Stream>(
         }
         match poll_read(stream, read, cx) {
             Poll::Ready(Ok(_)) => {
-                if let Err(broken) = deliver(read, shared) {
+                if let Err(broken) = deliver(read, ages, shared) {
                     return Poll::Ready(broken);
                 }
             }
@@ -376,9 +382,14 @@ fn poll<S: Stream>(
 }
 
 /// Hands every complete response to its caller.
-fn deliver(read: &mut BytesMut, shared: &Shared) -> Result<(), Broken> {
+fn deliver(read: &mut BytesMut, ages: &mut Ages, shared: &Shared) -> Result<(), Broken> {
     while let Some(frame) = decode_frame(read, shared.limits.frame_max)? {
-        let (id, response) = decode_response(frame)?;
+        let now_ms = Clock::System.since_boot_ms();
+        if ages.take(&frame, now_ms) {
+            continue;
+        }
+        let (id, mut response) = decode_response(frame)?;
+        response.grow_old(ages.late_ms(now_ms));
         let reply = shared.state.lock().pending.remove(&id);
         match (reply, response) {
             // The caller may have given up; its request is answered all the same.

@@ -9,6 +9,7 @@
 //! One task owns one connection and does its reading and writing: a reply takes one wake-up, and all that waits goes
 //! out in one write.
 
+pub mod age;
 pub mod attach;
 pub mod client_blocking;
 mod connection;
@@ -47,9 +48,16 @@ pub struct Limits {
     pub handshake_max: Duration,
     /// How long a peer may leave bytes unread that were written to it.
     pub stall_max: Duration,
+    /// Calls that were on the way for longer, beyond the usual, are refused: their callers wait no more.
+    pub late_max: Duration,
 }
 
 impl Limits {
+    /// The same for callers that wait `timeout_ms`.
+    pub fn with_timeout(self, timeout_ms: u64) -> Self {
+        Self { late_max: Duration::from_millis(2 * timeout_ms + 100), ..self }
+    }
+
     /// The limits of a cluster whose values have at most `value_max` bytes.
     pub fn new(value_max: u32) -> Self {
         let frame_max = frame_cap(value_max);
@@ -61,6 +69,7 @@ impl Limits {
             write_buffer_max: (8 << 20) + 2 * frame_max,
             handshake_max: Duration::from_secs(2),
             stall_max: Duration::from_secs(5),
+            late_max: Duration::from_millis(500),
         }
     }
 }

@@ -112,7 +112,7 @@ pub(super) async fn live(start: Start) {
         settings: settings_of(&config),
         token: segment.token(),
     });
-    let limits = Limits::new(config.value_max);
+    let limits = Limits::new(config.value_max).with_timeout(config.timeout_ms);
     let dialer = Arc::new(TcpDialer { hello: hello.clone(), limits });
     let others = names_others(&config.join, ports.listen, address);
     let (node, news) = Node::over(config, store, me, dialer, others);

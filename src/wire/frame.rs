@@ -10,6 +10,9 @@ pub const HEADER_LEN: usize = 4 + AFTER_LEN;
 /// Bytes of type and id, which `len` includes.
 const AFTER_LEN: usize = 1 + 8;
 
+/// Says what the sender's clock shows, to whoever reads the connection. No request and no response.
+const TIME: u8 = 0x7f;
+
 /// One frame. `body` shares the buffer it was read into: keeping it keeps that buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
@@ -49,6 +52,17 @@ pub fn decode_frame(buffer: &mut BytesMut, cap: usize) -> Result<Option<Frame>, 
     frame.advance(4);
     let (kind, id) = (frame.get_u8(), frame.get_u64_le());
     Ok(Some(Frame { kind, id, body: frame }))
+}
+
+/// Appends what the sender's clock shows, in milliseconds, the lower 32 bits.
+pub fn encode_time(ms: u32, out: &mut BytesMut) {
+    encode_frame(TIME, 0, out, |out| out.put_u32_le(ms));
+}
+
+/// What the sender's clock showed, if `frame` says so.
+pub fn time_of(frame: &Frame) -> Option<u32> {
+    let ms = frame.body.as_ref().try_into().ok()?;
+    (frame.kind == TIME).then(|| u32::from_le_bytes(ms))
 }
 
 /// Appends a frame whose body `write` appends.

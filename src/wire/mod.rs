@@ -3,6 +3,7 @@
 //! Nothing here does I/O or awaits: bytes go in and values come out, or the other way round. All integers are little
 //! endian.
 
+mod age;
 mod body;
 pub mod codec;
 pub mod frame;
