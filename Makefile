@@ -11,7 +11,7 @@ MODULE := modules/ephpm_kv.so
 TEST_MODULE := target/testing-modules/ephpm_kv.so
 
 .NOTPARALLEL:
-.PHONY: all setup demo test test-module install phpt zts php84 chaos bench bench-cluster lint soak clean
+.PHONY: all setup demo test test-module install phpt zts php84 chaos simulation bench bench-cluster lint soak clean
 
 all: $(MODULE)
 
@@ -51,6 +51,11 @@ php84:
 chaos: $(TEST_MODULE)
 	@scripts/setup.sh test
 	@scripts/test.sh chaos
+
+# Many nodes in one process on a simulated network: EPHPM_KV_SIM_SEEDS seeds (2,000), from EPHPM_KV_SIM_FIRST (1) on.
+# EPHPM_KV_SEED=N runs one and tells what happened.
+simulation: setup
+	@EPHPM_KV_SIM_SEEDS=$${EPHPM_KV_SIM_SEEDS:-2000} cargo test --release --lib node::simulation::whatever -- --nocapture
 
 # Half an hour by default: EPHPM_KV_SOAK_SECONDS.
 soak: $(TEST_MODULE)

@@ -12,7 +12,7 @@ use bytes::BytesMut;
 
 use crate::wire::Frame;
 use crate::wire::frame::{encode_time, time_of};
-use crate::wire::message::{Request, Response};
+use crate::wire::message::Request;
 
 /// Frames that follow within this time of a clock's are as old as that (milliseconds).
 const EVERY_MS: u64 = 10;
@@ -91,14 +91,14 @@ impl Ages {
     }
 }
 
-/// A request that was on the way for `late_ms`. `Err`: a call that is too late; its caller has been answered, and may
+/// A request that was on the way for `late_ms`. `None`: a call that is too late; its caller has been answered, and may
 /// have made other calls since.
-pub fn aged(mut request: Request, late_ms: u64, late_max: Duration) -> Result<Request, Response> {
+pub fn aged(mut request: Request, late_ms: u64, late_max: Duration) -> Option<Request> {
     if matches!(request, Request::Call(_)) && u128::from(late_ms) > late_max.as_millis() {
-        return Err(Response::Voided);
+        return None;
     }
     request.grow_old(late_ms);
-    Ok(request)
+    Some(request)
 }
 
 #[cfg(test)]

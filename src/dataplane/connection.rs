@@ -14,7 +14,7 @@ use super::age::{Ages, Stamper, aged};
 use super::io::{Broken, Stream, poll_read, poll_write, write_all};
 use super::{Answer, Handler, Limits, Peer};
 use crate::clock::Clock;
-use crate::wire::message::Response;
+use crate::wire::message::{Request, Response};
 use crate::wire::{WireError, decode_frame, decode_request, encode_response};
 
 /// How long the last answers and the other side's last bytes are waited for when a connection is closed.
@@ -134,9 +134,7 @@ impl<S: Stream> Connection<S> {
             }
             let (id, late_ms) = (frame.id, self.ages.late_ms(now_ms));
             match decode_request(frame) {
-                Ok((id, request)) => match aged(request, late_ms, self.limits.late_max)
-                    .map_or_else(Answer::Now, |request| handler.handle(peer, id, request))
-                {
+                Ok((id, request)) => match self.handle(peer, id, request, late_ms, handler) {
                     Answer::Now(response) => self.respond(id, &response),
                     Answer::Later(response) => {
                         self.later.spawn(async move { (id, response.await) });
@@ -152,6 +150,13 @@ impl<S: Stream> Connection<S> {
             }
         }
         Ok(true)
+    }
+
+    fn handle(&self, peer: &Peer, id: u64, request: Request, late_ms: u64, handler: &dyn Handler) -> Answer {
+        match aged(request, late_ms, self.limits.late_max) {
+            Some(request) => handler.handle(peer, id, request),
+            None => Answer::Now(Response::Voided),
+        }
     }
 
     fn respond(&mut self, id: u64, response: &Response) {

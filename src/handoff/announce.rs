@@ -143,9 +143,8 @@ impl Ownership {
                 return;
             }
             inner.reminded = Instant::now();
-            let me = self.peers.view().me().node_id.clone();
-            for slot in (0..SLOTS as u16).filter(|slot| self.is_mine(*slot)) {
-                if let Some(wanted) = Self::wanted(&inner, slot).filter(|wanted| *wanted != me) {
+            for slot in (0..SLOTS as u16).filter(|slot| self.is_mine(*slot) && !Self::is_for_me(&inner, *slot)) {
+                if let Some(wanted) = Self::wanted(&inner, slot) {
                     by_node.entry((wanted.to_string(), table.term(slot))).or_default().push(slot);
                 }
             }
@@ -161,11 +160,10 @@ impl Ownership {
             return Response::Error("not in the view yet: tell me later".to_string());
         };
         let table = self.peers.table();
-        let me = self.peers.view().me().node_id.clone();
         let (mut superseded, mut contested) = (Vec::new(), Vec::new());
         for slot in ranges.iter().flat_map(slots_of) {
             let mine = self.is_mine(slot) || table.owner(slot) == Owner::Frozen;
-            if mine && Self::wanted(&self.inner.lock(), slot) == Some(&me) {
+            if mine && Self::is_for_me(&self.inner.lock(), slot) {
                 // Both own it, after a split: we should, so we claim it with a higher term.
                 self.inner.lock().contested.insert(slot);
                 contested.push(slot);

@@ -26,6 +26,10 @@ use crate::wire::message::{Request, Response, SlotRange};
 /// How long inline operations of a node that is gone may still speak for the cluster, in milliseconds.
 pub const LEASE_MS: u64 = 1_000;
 
+/// When a node has left the view for this long it speaks for the cluster no more. Until then it may: it finds out that
+/// it is alone about when others find out that it is gone, but not before, and its lease runs on from there.
+const LEASE_OVER_MS: u64 = LEASE_MS + 250;
+
 /// Deadline of one claim at one member.
 const CLAIM_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -54,7 +58,9 @@ pub(super) struct Inner {
     /// Who should own each slot: computed from `eligible`.
     placement: Option<Placement>,
     eligible: Vec<String>,
-    /// When nodes that left the view were last heard of, in coarse monotonic milliseconds.
+    /// This node's place in `eligible`.
+    me_at: Option<u16>,
+    /// When nodes left the view, in coarse monotonic milliseconds.
     gone: BTreeMap<String, u64>,
     /// Slots that both we and another node own.
     pub(super) contested: BTreeSet<u16>,
@@ -107,6 +113,7 @@ impl Ownership {
         let inner = Inner {
             placement: None,
             eligible: Vec::new(),
+            me_at: None,
             gone: BTreeMap::new(),
             contested: BTreeSet::new(),
             stale: true,
@@ -130,21 +137,27 @@ impl Ownership {
 
     /// A new view: who should own what changes with the members that are eligible.
     pub fn set_view(&self, before: &View, view: &View) {
+        let now_ms = self.store.clock().now_ms();
         let mut inner = self.inner.lock();
         for member in before.members.iter().filter(|member| view.member(&member.node_id).is_none()) {
-            inner.gone.insert(member.node_id.clone(), member.last_heard_ms);
+            inner.gone.insert(member.node_id.clone(), now_ms);
         }
         // One that is not listed may be claimed from: its lease has run out.
-        let now_ms = self.store.clock().now_ms();
-        inner.gone.retain(|node_id, heard_ms| view.member(node_id).is_none() && now_ms < *heard_ms + LEASE_MS);
+        inner.gone.retain(|node_id, gone_ms| view.member(node_id).is_none() && now_ms < *gone_ms + LEASE_OVER_MS);
         inner.untold.retain(|node_id| view.member(node_id).is_some());
         inner.told_back.retain(|node_id, _| view.member(node_id).is_some());
         inner.stale = true;
         let eligible: Vec<String> = view.owners_eligible().iter().map(|member| member.node_id.clone()).collect();
         if eligible != inner.eligible || inner.placement.is_none() {
             inner.placement = Some(Placement::compute(&eligible));
+            inner.me_at = eligible.iter().position(|node_id| view.is_me(node_id)).map(|at| at as u16);
             inner.eligible = eligible;
         }
+    }
+
+    /// Whether this node should own `slot`.
+    pub(super) fn is_for_me(inner: &Inner, slot: u16) -> bool {
+        inner.me_at.is_some() && inner.placement.as_ref().is_some_and(|placement| placement.owner(slot) == inner.me_at)
     }
 
     /// Who should own `slot`.
@@ -197,13 +210,12 @@ impl Ownership {
     /// `false`: there is more to do, or one of those asked has to be asked again.
     async fn acquire(self: &Arc<Self>) -> bool {
         let view = self.peers.view();
-        let me = view.me().node_id.clone();
-        let slots = self.to_claim(&me);
+        let slots = self.to_claim();
         if slots.is_empty() {
             let now_ms = self.store.clock().now_ms();
             let mut inner = self.inner.lock();
             inner.silent_since = None;
-            inner.gone.retain(|_, heard_ms| now_ms < *heard_ms + LEASE_MS);
+            inner.gone.retain(|_, gone_ms| now_ms < *gone_ms + LEASE_OVER_MS);
             return inner.gone.is_empty();
         }
         let ranges = ranges_of(&slots);
@@ -223,7 +235,7 @@ impl Ownership {
         let table = self.peers.table();
         let Some(index) = table.self_index() else { return false };
         // The view may have changed meanwhile, and another node may have claimed what it now should own.
-        let still_wanted = |slot: &u16| Self::wanted(&self.inner.lock(), *slot) == Some(me.as_str());
+        let still_wanted = |slot: &u16| Self::is_for_me(&self.inner.lock(), *slot);
         let slots: Vec<u16> = slots.into_iter().filter(still_wanted).collect();
         let ranges = ranges_of(&slots);
         let known = slots.iter().map(|slot| table.term(*slot)).max().unwrap_or(0);
@@ -267,13 +279,13 @@ impl Ownership {
     }
 
     /// The slots to claim. Those whose owner is gone, but whose lease may still run, are left out.
-    fn to_claim(&self, me: &str) -> Vec<u16> {
+    fn to_claim(&self) -> Vec<u16> {
         let table = self.peers.table();
         let now_ms = self.store.clock().now_ms();
         let inner = self.inner.lock();
         let mut slots = Vec::new();
         for slot in 0..SLOTS as u16 {
-            if Self::wanted(&inner, slot) != Some(me) {
+            if !Self::is_for_me(&inner, slot) {
                 continue;
             }
             match table.owner(slot) {
@@ -284,7 +296,7 @@ impl Ownership {
                 }
                 Owner::Member(index) if table.member(index).presence.load(Ordering::Acquire) != 1 => {
                     let gone = inner.gone.get(&table.member(index).node_id.get());
-                    if gone.is_none_or(|heard_ms| now_ms >= heard_ms + LEASE_MS) {
+                    if gone.is_none_or(|gone_ms| now_ms >= gone_ms + LEASE_OVER_MS) {
                         slots.push(slot);
                     }
                 }
@@ -414,7 +426,7 @@ impl Ownership {
             let inner = self.inner.lock();
             // By our view we should own one of them ourselves, and may be claiming it right now: two claims that cross
             // must not both succeed.
-            let ours = slots.iter().any(|slot| Self::wanted(&inner, *slot) == Some(me.as_str()));
+            let ours = slots.iter().any(|slot| Self::is_for_me(&inner, *slot));
             let others = mine.iter().any(|slot| Self::wanted(&inner, *slot) != Some(peer.node_id.as_str()));
             if ours || others {
                 return Response::NotOwner { owner: Some(me), term };

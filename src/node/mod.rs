@@ -9,6 +9,8 @@ mod numbers;
 mod orders;
 mod parts;
 mod serve;
+#[cfg(test)]
+mod simulation;
 mod timers;
 
 use std::os::fd::{AsRawFd, RawFd};

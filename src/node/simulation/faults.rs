@@ -1,0 +1,210 @@
+//! What goes wrong in a run, and when: all of it follows from the seed.
+
+use super::network::Place;
+use super::random::Random;
+
+/// One thing that happens to the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// These directed lines pass nothing.
+    Cut { lines: Vec<(Place, Place)>, data: bool, gossip: bool },
+    /// They pass again.
+    Mend { lines: Vec<(Place, Place)> },
+    /// What stands between two hosts breaks.
+    Break(Place, Place),
+    /// Lines from and to a host are slow (again).
+    Slow { place: Place, delay_ms: (u64, u64) },
+    /// The node does not run for a while.
+    StopNode { place: Place, until: u64 },
+    /// Nor does anything else of its host.
+    StopHost { place: Place, until: u64 },
+    /// The node's process is killed; the segment lives on.
+    KillNode(Place),
+    /// The machine is gone, and the segment with it.
+    KillHost(Place),
+    /// A node starts: on the machine that is there, or on a new one.
+    Start(Place),
+    /// A host leaves in order.
+    Leave(Place),
+}
+
+/// What kinds of faults a run has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weather {
+    /// Nothing goes wrong; hosts come and go in order.
+    Calm,
+    /// Lines are cut, broken and slow.
+    Lines,
+    /// Nodes and hosts stop for a while, and lines are cut.
+    Stops,
+    /// Nodes are killed, besides.
+    Kills,
+    /// Everything, hosts killed included.
+    All,
+}
+
+/// A run's plan.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub weather: Weather,
+    /// Hosts from the start; more places are for those that join later.
+    pub hosts: usize,
+    pub places: usize,
+    /// The place of a client, if there is one.
+    pub client: Option<Place>,
+    /// When faults begin.
+    pub begin: u64,
+    /// When everything is whole again.
+    pub heal: u64,
+    /// In order of time.
+    pub faults: Vec<(u64, Fault)>,
+    /// When something is wrong with what a host exchanges with others, from and until.
+    pub troubles: Vec<(Place, u64, u64)>,
+}
+
+/// What was held up has arrived this long after the end of a trouble.
+const TROUBLE_OVER_MS: u64 = 2_500;
+
+/// Usual delays of a line.
+pub const DELAY_MS: (u64, u64) = (1, 3);
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn new(random: &mut Random) -> Self {
+        let weather = *random.pick(&[
+            Weather::Calm,
+            Weather::Lines,
+            Weather::Lines,
+            Weather::Stops,
+            Weather::Stops,
+            Weather::Kills,
+            Weather::All,
+            Weather::All,
+        ]);
+        let hosts = random.between(3, 7) as usize;
+        let joiners = if random.chance(50) { random.between(1, 2) as usize } else { 0 };
+        let client = random.chance(15).then_some(hosts - 1);
+        let begin = if random.chance(15) { 200 } else { 1_500 };
+        let heal = begin + random.between(1_500, 4_000);
+        let places = hosts + joiners;
+        let mut plan = Self { weather, hosts, places, client, begin, heal, faults: Vec::new(), troubles: Vec::new() };
+        for place in 0..hosts {
+            plan.faults.push((random.between(0, 300), Fault::Start(place)));
+        }
+        for place in hosts..places {
+            plan.faults.push((random.between(begin, heal), Fault::Start(place)));
+        }
+        if random.chance(if weather == Weather::Calm { 70 } else { 30 }) && hosts > 3 {
+            // Not the first two, through which others join.
+            let at = random.between(begin, heal);
+            plan.faults.push((at, Fault::Leave(random.between(2, hosts as u64 - 1) as usize)));
+        }
+        if weather != Weather::Calm {
+            for _ in 0..random.between(1, 6) {
+                plan.add(random);
+            }
+        }
+        plan.keep_joiners_out_of_splits();
+        plan.faults.sort_by_key(|(at, _)| *at);
+        plan
+    }
+
+    /// A node that joins one side of a split in halves can make a majority of it while the other side, which has not
+    /// heard of the newcomer, still is one. Nothing short of consensus prevents that, so it is not asked for.
+    fn keep_joiners_out_of_splits(&mut self) {
+        let cut = |at: u64| self.troubles.iter().any(|(_, from, until)| *from <= at && at <= *until + TROUBLE_OVER_MS);
+        let splits: Vec<bool> = self.faults.iter().map(|(at, _)| cut(*at)).collect();
+        for ((at, fault), in_split) in self.faults.iter_mut().zip(splits) {
+            if in_split && matches!(fault, Fault::Start(place) if *place >= self.hosts) {
+                *at = self.heal;
+            }
+        }
+    }
+
+    fn add(&mut self, random: &mut Random) {
+        let at = random.between(self.begin, self.heal - 300);
+        let place = random.below(self.hosts);
+        let lasting = (at + random.between(50, 2_500)).min(self.heal);
+        let kind = match self.weather {
+            Weather::Calm => return,
+            Weather::Lines => random.below(50),
+            Weather::Stops => random.below(75),
+            Weather::Kills => random.below(90),
+            Weather::All => random.below(100),
+        };
+        match kind {
+            0..30 => self.cut(at, lasting, random),
+            30..40 => {
+                for _ in 0..random.between(1, 5) {
+                    let (a, b) = (random.below(self.hosts), random.below(self.hosts));
+                    let at = random.between(at, lasting);
+                    self.faults.push((at, Fault::Break(a, b)));
+                    self.troubles.extend([(a, at, at), (b, at, at)]);
+                }
+            }
+            40..50 => {
+                let high = *random.pick(&[12, 40, 90]);
+                self.faults.push((at, Fault::Slow { place, delay_ms: (1, high) }));
+                self.faults.push((lasting, Fault::Slow { place, delay_ms: DELAY_MS }));
+                self.troubles.push((place, at, lasting));
+            }
+            50..75 => {
+                let until = lasting;
+                let stop = if kind < 65 { Fault::StopNode { place, until } } else { Fault::StopHost { place, until } };
+                self.faults.push((at, stop));
+                self.troubles.push((place, at, until));
+            }
+            75..90 => self.kill(at, Fault::KillNode(place), place, random.between(5, 700)),
+            _ => self.kill(at, Fault::KillHost(place), place, random.between(300, 2_500)),
+        }
+    }
+
+    fn kill(&mut self, at: u64, kill: Fault, place: Place, pause: u64) {
+        self.faults.push((at, kill));
+        self.faults.push(((at + pause).min(self.heal), Fault::Start(place)));
+    }
+
+    /// A partition: in two halves, of one host, one way, of a single line; of both planes or one.
+    fn cut(&mut self, from: u64, to: u64, random: &mut Random) {
+        let place = random.below(self.hosts);
+        let sides: Vec<bool> = (0..self.places).map(|_| random.chance(50)).collect();
+        let all = (0..self.places).flat_map(|a| (0..self.places).map(move |b| (a, b))).filter(|(a, b)| a != b);
+        let lines: Vec<(Place, Place)> = match random.below(6) {
+            0..3 => all.filter(|(a, b)| sides[*a] != sides[*b]).collect(),
+            3 => all.filter(|(a, b)| *a == place || *b == place).collect(),
+            4 => all.filter(|(a, _)| *a == place).collect(),
+            _ => {
+                let other = random.below(self.hosts);
+                vec![(place, other), (other, place)].into_iter().filter(|(a, b)| a != b).collect()
+            }
+        };
+        let (data, gossip) = *random.pick(&[(true, true), (true, true), (true, true), (true, false), (false, true)]);
+        self.troubles.extend(lines.iter().flat_map(|(a, b)| [(*a, from, to), (*b, from, to)]));
+        self.faults.push((from, Fault::Cut { lines: lines.clone(), data, gossip }));
+        self.faults.push((to, Fault::Mend { lines }));
+    }
+
+    /// Since when what `place` did until `at` may not have reached the others.
+    pub fn apart_since(&self, place: Place, at: u64) -> u64 {
+        let mut since = at;
+        loop {
+            let over = |until: u64| until + TROUBLE_OVER_MS >= since;
+            let before = self.troubles.iter().filter(|(of, from, until)| *of == place && *from < since && over(*until));
+            match before.map(|(_, from, _)| *from).min() {
+                Some(from) => since = from,
+                None => return since,
+            }
+        }
+    }
+
+    /// Whether something was wrong anywhere at that time, or had been a moment before. What one side of a split
+    /// acknowledges before it finds out, the other may replace.
+    pub fn is_troubled(&self, at: u64) -> bool {
+        self.troubles.iter().any(|(_, from, until)| *from <= at + TROUBLE_OVER_MS && at <= *until + TROUBLE_OVER_MS)
+    }
+
+    /// Whether a machine or a node is killed: only then may anything be lost.
+    pub fn kills(&self) -> bool {
+        self.faults.iter().any(|(_, fault)| matches!(fault, Fault::KillNode(_) | Fault::KillHost(_)))
+    }
+}
