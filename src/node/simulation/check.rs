@@ -8,6 +8,7 @@ use super::host::Machine;
 use super::run::{Run, is_lossless};
 use crate::metrics::Lost;
 use crate::record::{Body, State};
+use crate::segment::table::Owner;
 use crate::wire::message::Op;
 
 /// What a host had not sent when it was killed is younger than this, if its lines were whole: an interval of
@@ -103,6 +104,15 @@ pub fn agreement(run: &Run) -> Result<(), String> {
     if run.forked_now() != 0 {
         return Err("a slot has two owners".to_owned());
     }
+    for key in &run.workload.keys {
+        let mut owners = run.running().map(|(host, machine, _)| (host.place, owner_of(machine, key.slot)));
+        let Some((first_place, first)) = owners.next() else { return Ok(()) };
+        for (place, owner) in owners.chain([(first_place, first.clone())]) {
+            if owner.is_none() || owner != first {
+                return Err(format!("n{place} says that {owner:?} owns slot {}, n{first_place}: {first:?}", key.slot));
+            }
+        }
+    }
     let ttl_apart = if run.plan.troubles.is_empty() { TTL_APART_MS } else { TTL_HELD_MS };
     let left_out = left_out(run);
     for key in (0..run.workload.keys.len()).filter(|key| !left_out.contains(key)) {
@@ -119,6 +129,14 @@ pub fn agreement(run: &Run) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// The member of the view that owns `slot`, as this host has it.
+fn owner_of(machine: &Machine, slot: u16) -> Option<String> {
+    let table = machine.segment.table();
+    let Owner::Member(index) = table.owner(slot) else { return None };
+    let member = table.member(index);
+    member.is_present().then(|| member.node_id.get())
 }
 
 /// Keys whose copies are not compared: those that were set, deleted or given a deadline without their owner, unless they
