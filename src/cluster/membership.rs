@@ -131,7 +131,7 @@ struct Known {
     sighting: Sighting,
     standing: Standing,
     last_heard_ms: u64,
-    /// Seen ready and not a client, and not seen leaving since.
+    /// Seen ready, or when this node and it were founding the cluster, and not a client, and not seen leaving since.
     settled: bool,
 }
 
@@ -140,14 +140,14 @@ impl Known {
         self.standing != Standing::Dead
     }
 
-    /// Takes over what the node says of itself.
-    fn learn(&mut self, sighting: &Sighting) {
+    /// Takes over what the node says of itself. `founding`: see [`Membership::is_founding`].
+    fn learn(&mut self, sighting: &Sighting, founding: bool) {
         self.settled = match sighting.phase {
             _ if sighting.client => false,
             Phase::Ready => true,
             Phase::Leaving => false,
             // A settled member that was started anew is expected back.
-            Phase::Joining => self.settled,
+            Phase::Joining => self.settled || founding,
         };
         self.sighting = sighting.clone();
     }
@@ -201,6 +201,7 @@ impl Membership {
         for known in self.known.values_mut() {
             known.sighting.live = false;
         }
+        let founding = self.is_founding(&by_id);
         for (node_id, sightings) in by_id {
             let Some(chosen) = choose(self.known.get(node_id), &sightings) else { continue };
             // A client that knows of clients only may be as lost as they are: scripts come in crowds.
@@ -215,7 +216,7 @@ impl Membership {
             if moved && known.in_view() {
                 tracing::warn!(node_id, from = %known.sighting.address, to = %chosen.address, "a member has moved");
             }
-            known.learn(chosen);
+            known.learn(chosen, founding);
         }
         for known in self.known.values_mut() {
             if known.sighting.live {
@@ -227,6 +228,16 @@ impl Membership {
         }
         let remember_ms = self.remember_ms;
         self.known.retain(|_, known| known.in_view() || now_ms.saturating_sub(known.last_heard_ms) < remember_ms);
+    }
+
+    /// Whether this node and those that it sees are about to become a cluster together: all of them count for its
+    /// quorum, so that a cut before they are ready does not make several clusters of them. Where there is a cluster,
+    /// only its members count: one that starts and fails again and again must not outvote them.
+    fn is_founding(&self, sightings: &BTreeMap<&str, Vec<&Sighting>>) -> bool {
+        let is_ready = |sighting: &Sighting| sighting.phase == Phase::Ready && !sighting.client;
+        let seen = sightings.values().flatten().copied();
+        let mut all = seen.chain(self.known.values().map(|known| &known.sighting));
+        self.phase == Phase::Joining && !all.any(is_ready)
     }
 
     fn observe_namesakes(&mut self, sightings: &[Sighting], now_ms: u64) {

@@ -376,6 +376,12 @@ fn one_winner(run: &Run, name: &str, calls: &[&Record], value: &Seen, verdict: &
         return;
     }
     let winners: Vec<&&Record> = calls.iter().filter(|record| record.ret == Ret::Done(true)).collect();
+    if let [one, other] = winners[..]
+        && run.are_strangers(one.origin, other.origin, other.at)
+    {
+        // Hosts that started while a cut kept them apart are two clusters, and cannot know it.
+        return;
+    }
     if winners.len() > 1 || winners.iter().any(|winner| winner.degraded) {
         verdict.violations.push(format!("{name}: {} won: {:?} and {:?}", winners.len(), winners[0], winners.last()));
     }

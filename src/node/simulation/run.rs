@@ -1,5 +1,6 @@
 //! One run: the hosts of a plan, their threads, and time.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -58,6 +59,10 @@ pub struct Run {
     pub lost_before: [u64; 3],
     /// Hosts that left and kept something.
     pub left_behind: Vec<(u64, u64)>,
+    /// When one segment's node first had another's in its view.
+    met: BTreeMap<(u64, u64), u64>,
+    /// The last view of each place that was looked at.
+    views: Vec<(Life, u64)>,
     threads: Vec<Thread>,
     world: World,
     gossips: Gossips,
@@ -121,6 +126,8 @@ impl Run {
             kills: Vec::new(),
             lost_before: [0; 3],
             left_behind: Vec::new(),
+            met: BTreeMap::new(),
+            views: vec![(0, 0); plan.places],
             threads,
             world: World { network, config, plant, log },
             gossips,
@@ -244,9 +251,39 @@ impl Run {
                 self.hosts[place].run(now, end, arrivals, &self.world);
             }
         }
+        self.meet();
         self.now = end;
         self.part();
         self.watch();
+    }
+
+    /// Notes who has come to know whom.
+    fn meet(&mut self) {
+        for (place, host) in self.hosts.iter().enumerate() {
+            let (Some(machine), Some(process)) = (&host.machine, &host.process) else { continue };
+            let view = process.node.peers.view();
+            let seen = (process.life, view.epoch);
+            if std::mem::replace(&mut self.views[place], seen) == seen {
+                continue;
+            }
+            for member in view.members.iter().filter(|member| !member.is_me) {
+                self.met.entry((machine.segment.origin(), member.origin)).or_insert(self.now);
+            }
+        }
+    }
+
+    /// Whether two segments belonged to clusters of which no member had seen any of the other before `at`.
+    pub fn are_strangers(&self, one: u64, other: u64, at: u64) -> bool {
+        let (mut known, mut next) = (BTreeSet::from([one]), vec![one]);
+        while let Some(origin) = next.pop() {
+            for ((a, b), _) in self.met.iter().filter(|(_, met_at)| **met_at < at) {
+                let found = if *a == origin { *b } else { *a };
+                if (*a == origin || *b == origin) && known.insert(found) {
+                    next.push(found);
+                }
+            }
+        }
+        !known.contains(&other)
     }
 
     /// Tells how the key that is watched changes on each host.
