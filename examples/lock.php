@@ -14,9 +14,8 @@
 //     }
 //     $lock->release();
 //
-// It is given by the host that owns the key, or not at all: a host that is cut off from the others takes none, a second
-// after that at the latest. It ends by
-// itself after its TTL, so a process that dies does not keep it for ever. As with every lock that ends by itself, a
+// It is given by the host that owns the key when a quorum of the hosts knows of it, or not at all: a host that is cut off
+// from the others takes none. It ends by itself after its TTL, so a process that dies does not keep it for ever. As with every lock that ends by itself, a
 // process that stalls for longer than the TTL may still believe to hold it: extend it before each step that must not
 // happen twice, and give what you write elsewhere a condition of its own where you can.
 //

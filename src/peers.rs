@@ -10,6 +10,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use crate::cluster::{Member, Phase, Suspect, View};
+use crate::dataplane::Peer;
 use crate::dataplane::link::{Dialer, InFlight, LinkEvent, LinkTarget, NotSent, PeerLink};
 use crate::segment::Segment;
 use crate::segment::table::{MEMBERS_MAX, MemberCell, Owner, Table};
@@ -208,7 +209,9 @@ impl Peers {
         let in_flight = self.send(node_id, request).map_err(|_| NoAnswer::NotSent)?;
         match tokio::time::timeout(timeout, in_flight.answer()).await {
             Ok(Ok(response)) => {
-                self.note_answer(node_id, sent);
+                if response == (Response::Pong { vouches: true }) {
+                    self.note_answer(node_id, sent);
+                }
                 Ok(response)
             }
             Ok(Err(_)) => Err(NoAnswer::Lost),
@@ -216,7 +219,7 @@ impl Peers {
         }
     }
 
-    /// `node_id` has answered a request that was sent then.
+    /// `node_id`, which has this node in its view, has answered a request that was sent then.
     pub fn note_answer(&self, node_id: &str, sent: Instant) {
         let mut inner = self.inner.lock();
         if inner.indices.contains_key(node_id) {
@@ -225,7 +228,8 @@ impl Peers {
         }
     }
 
-    /// How long ago the latest of the requests was sent that `node_id` has answered; `None`: it has answered none.
+    /// How long ago the latest of the requests was sent that `node_id` has answered while it had this node in its view;
+    /// `None`: it has answered none.
     pub fn answered_ago(&self, node_id: &str) -> Option<Duration> {
         self.inner.lock().answered.get(node_id).map(Instant::elapsed)
     }
@@ -233,6 +237,12 @@ impl Peers {
     /// Index in the table of a member of the view.
     pub fn index_of(&self, node_id: &str) -> Option<u16> {
         self.inner.lock().indices.get(node_id).copied()
+    }
+
+    /// Whether the view shows this very life of `peer`. What comes from one that is gone, or that was started anew, comes
+    /// too late: others may have taken over what it owned, and have asked everybody for copies before that.
+    pub fn is_member(&self, peer: &Peer) -> bool {
+        self.inner.lock().view.member(&peer.node_id).is_some_and(|member| member.generation == peer.generation)
     }
 
     /// The table's cell of `node_id`.
@@ -285,7 +295,7 @@ impl Peers {
 
     /// Pings `node_id`; an answer closes its breaker. Returns whether it answered.
     pub async fn ping(&self, node_id: &str, timeout: Duration) -> bool {
-        let answered = matches!(self.ask(node_id, Request::Ping, timeout).await, Ok(Response::Pong));
+        let answered = matches!(self.ask(node_id, Request::Ping, timeout).await, Ok(Response::Pong { .. }));
         if answered && let Some(cell) = self.cell(node_id) {
             cell.timeouts_in_a_row.store(0, Ordering::Relaxed);
             cell.breaker_open.store(0, Ordering::Relaxed);

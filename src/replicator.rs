@@ -4,6 +4,7 @@
 //! gap in a sender's numbers pulls the sender's keys anew, so a lost batch costs time, never truth.
 
 mod catchup;
+mod commit;
 mod digest;
 mod pages;
 mod receivers;
@@ -82,6 +83,7 @@ pub struct Replicator {
     plant: Plant,
     inner: Mutex<Inner>,
     acked: Notify,
+    commits: commit::Commits,
     /// Pages are refused: this host may have to drop its copies.
     closed: AtomicBool,
     comparing: Mutex<digest::Comparing>,
@@ -171,6 +173,7 @@ impl Replicator {
             plant: Plant::from_environment(),
             inner: Mutex::new(inner),
             acked: Notify::new(),
+            commits: commit::Commits::default(),
             closed: AtomicBool::new(false),
             comparing: Mutex::default(),
             hurry: digest::Hurry::default(),
@@ -269,6 +272,9 @@ impl Replicator {
 
     /// A batch from `peer`.
     pub fn take_batch(self: &Arc<Self>, peer: &Peer, batch: Batch) -> Response {
+        if !self.peers.is_member(peer) {
+            return Response::Error("not in the view: tell me later".to_string());
+        }
         let (mut full, mut no_room) = (Vec::new(), false);
         for (place, copy) in (0..).zip(&batch.copies) {
             let lost = self.plant.strikes(Fault::Lose);
@@ -282,6 +288,7 @@ impl Replicator {
         for ids in &batch.applied {
             self.store.merge_applied(ids.stream, &ids.ids);
         }
+        let vouches = self.vouches_for(peer, &batch);
         let mut inner = self.inner.lock();
         let known = inner.senders.get(&peer.node_id).is_some_and(|sender| sender.generation == peer.generation);
         if !known {
@@ -297,7 +304,7 @@ impl Replicator {
         if gap {
             self.begin_pull(&peer.node_id, sender);
         }
-        Response::Acked { position: batch.position, full }
+        Response::Acked { position: batch.position, full, vouches }
     }
 
     /// Applies one copy; bytes that find no room leave a stub.

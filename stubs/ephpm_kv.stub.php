@@ -119,9 +119,8 @@ function ephpm_kv_get(string $key): ?string {}
 function ephpm_kv_set(string $key, string $value, int|float $ttl = 0): bool {}
 
 /**
- * Stores a value unless the key exists: of any number of callers on any hosts one wins. Decided by the key's owner; there
- * is no degraded answer. (An owner that is just being cut off from the others decides for about a second more; who takes
- * over from it knows nothing of that.)
+ * Stores a value unless the key exists: of any number of callers on any hosts one wins. Decided by the key's owner, and
+ * answered when a quorum of the hosts knows of it, which takes a round trip; there is no degraded answer.
  *
  * @param string $key 1 to 1,024 bytes
  * @param string $value any bytes, at most `ephpm_kv.value_max` (1 MiB); an integer as with {@see ephpm_kv_set()}
@@ -135,8 +134,8 @@ function ephpm_kv_setnx(string $key, string $value, int|float $ttl = 0): bool {}
 
 /**
  * Adds bytes at the end of a value. A key that exists keeps its deadline; one that does not begins with `$value` and no
- * deadline. A result that is a canonical decimal integer is stored as a counter, as with {@see ephpm_kv_set()}. Decided by
- * the key's owner; there is no degraded answer.
+ * deadline. A result that is a canonical decimal integer is stored as a counter, as with {@see ephpm_kv_set()}. Decided as
+ * {@see ephpm_kv_setnx()} is.
  *
  * @param string $key 1 to 1,024 bytes
  * @param string $value any bytes
@@ -147,8 +146,7 @@ function ephpm_kv_setnx(string $key, string $value, int|float $ttl = 0): bool {}
 function ephpm_kv_append(string $key, string $value): int|false {}
 
 /**
- * Replaces a value if it is the expected one, in one step (compare and set). Decided by the key's owner; there is no
- * degraded answer.
+ * Replaces a value if it is the expected one, in one step (compare and set). Decided as {@see ephpm_kv_setnx()} is.
  *
  * @param string $key 1 to 1,024 bytes
  * @param string|null $expected what {@see ephpm_kv_get()} must give now, byte for byte; null: no such key

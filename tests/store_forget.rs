@@ -144,3 +144,25 @@ fn a_copy_that_is_wrong_is_told_from_one_that_is_newer() {
     copy.incr(key(b"mine"), 1, None, Standing::Degraded).unwrap();
     assert!(!copy.drop_copy(key(b"mine")), "nobody else has it");
 }
+
+#[test]
+fn what_only_a_copy_has_of_a_host_that_is_gone_finds_its_owner() {
+    let ((gone, _), (owner, _), (copy, _)) = (host(), host(), host());
+    let origins = [owner.segment().origin(), copy.segment().origin()];
+    gone.incr(key(b"k"), 10, None, OWNER).unwrap();
+    send(&gone, &owner, b"k");
+    gone.incr(key(b"k"), 1, None, OWNER).unwrap();
+    send(&gone, &copy, b"k");
+    assert!(owner.settle_own(key(b"k"), 2 << 32, true));
+    send(&owner, &copy, b"k");
+    assert_eq!((value(&owner, b"k"), value(&copy, b"k")), (Some(10), Some(11)));
+    let shown = |store: &Store| Copy { key: KeyBuf::new(key(b"k")), state: store.state(key(b"k")).unwrap() };
+    let more = copy.beyond(&shown(&owner), &origins).expect("one that the owner lacks");
+    assert_eq!(copy.beyond(&shown(&owner), &[gone.segment().origin()]), None, "that one tells itself");
+    owner.join_home(&Copy { key: KeyBuf::new(key(b"k")), state: more }, 2 << 32);
+    owner.incr(key(b"k"), 1, None, OWNER).unwrap();
+    assert_eq!(value(&owner, b"k"), Some(12));
+    assert_eq!(copy.beyond(&shown(&owner), &origins), None);
+    send(&owner, &copy, b"k");
+    assert_eq!((value(&copy, b"k"), copy.beyond(&shown(&owner), &origins)), (Some(12), None));
+}

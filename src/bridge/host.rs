@@ -253,8 +253,8 @@ impl Host {
         self.conditional(key, OpKind::Cas, inline, op, done)
     }
 
-    /// An operation whose effect depends on what is there. An inline one counts only if this host still spoke for the key
-    /// when it was done: otherwise another owner may have decided otherwise.
+    /// An operation whose effect depends on what is there. In a cluster the node decides it, also where this host owns the
+    /// key: its answer waits for other members.
     fn conditional<T>(
         &self,
         key: Key<'_>,
@@ -265,21 +265,15 @@ impl Host {
     ) -> Result<T, Refusal> {
         let open = self.open_host()?;
         match open.place(key) {
-            Place::Here(standing, true) => {
-                let decided = inline(&open.store, standing);
-                if matches!(decided, Err(Refusal::Busy)) {
-                    // Its bytes may be on their way here: the node waits for them.
-                    return result(open.ask(key, op()));
-                }
-                let speaks = open.still_speaks(key, standing);
+            Place::Here(standing, speaks) if !open.clustered => {
                 open.record(kind, speaks);
-                if speaks { decided } else { Err(Refusal::NoOwner) }
+                inline(&open.store, standing)
             }
             Place::Here(_, false) => {
                 open.record(kind, false);
                 Err(Refusal::NoOwner)
             }
-            Place::Node => result(open.ask(key, op())),
+            Place::Here(_, true) | Place::Node => result(open.ask(key, op())),
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use super::quorum::Voters;
 use super::sighting::{Phase, Sighting, Snapshot};
 use crate::config::testing_number;
 
@@ -67,6 +68,8 @@ pub struct View {
     pub epoch: u64,
     /// Sorted by node id; this node included.
     pub members: Vec<Member>,
+    /// Who counts for the quorum, in the view or not.
+    pub voters: Voters,
     /// Some other node (for a client: one that may own slots) has been seen alive since the start, or there is nobody to
     /// join.
     pub joined: bool,
@@ -330,8 +333,10 @@ impl Membership {
             last_heard_ms: now_ms,
         });
         members.sort_by(|a, b| a.node_id.cmp(&b.node_id));
-        let quorum = self.joined && refused.is_none() && self.majority(now_ms);
-        let mut view = View { epoch: 1, members, joined: self.joined, quorum, refused };
+        let voters = self.voters(now_ms);
+        let majority = voters.is_quorum(|node_id| members.iter().any(|member| member.node_id == node_id));
+        let quorum = self.joined && refused.is_none() && majority;
+        let mut view = View { epoch: 1, members, voters, joined: self.joined, quorum, refused };
         if let Some(last) = &self.view {
             view.epoch = last.epoch + u64::from(!same(last, &view));
         }
@@ -354,30 +359,16 @@ impl Membership {
     /// had answered. `answered` says when the latest of the questions was asked that a member has answered.
     pub fn answered_by_quorum(&self, now_ms: u64, answered: impl Fn(&str) -> Option<u64>) -> Option<u64> {
         let at = |node_id: &str| if node_id == self.me.node_id { Some(now_ms) } else { answered(node_id) };
-        let settled = self.settled(now_ms);
-        let mut times: Vec<Option<u64>> = settled.iter().map(|(node_id, _)| at(node_id)).collect();
-        let lowest = settled.iter().min().and_then(|(node_id, _)| at(node_id));
-        times.sort_unstable_by(|a, b| b.cmp(a));
-        let half = times.len() / 2;
-        let by_more = times.get(half).copied().flatten();
-        let by_half = (times.len() == 2 * half && half > 0).then(|| times[half - 1].min(lowest)).flatten();
-        by_more.max(by_half)
+        self.voters(now_ms).reached(at)
     }
 
-    /// The members that count for the quorum, and whether they are in the view.
-    fn settled(&self, now_ms: u64) -> Vec<(&str, bool)> {
-        let mine = (self.phase == Phase::Ready && !self.me.client).then_some((self.me.node_id.as_str(), true));
+    /// The members that count for the quorum.
+    fn voters(&self, now_ms: u64) -> Voters {
+        let mine = (self.phase == Phase::Ready && !self.me.client).then_some(&self.me.node_id);
         let remembered =
             |known: &&Known| known.in_view() || now_ms.saturating_sub(known.last_heard_ms) < self.remember_ms;
         let others = self.known.values().filter(|known| known.settled).filter(remembered);
-        others.map(|known| (known.sighting.node_id.as_str(), known.in_view())).chain(mine).collect()
-    }
-
-    fn majority(&self, now_ms: u64) -> bool {
-        let settled = self.settled(now_ms);
-        let live = settled.iter().filter(|(_, live)| *live).count();
-        let lowest_is_live = settled.iter().min().is_some_and(|(_, live)| *live);
-        live * 2 > settled.len() || live * 2 == settled.len() && lowest_is_live
+        others.map(|known| &known.sighting.node_id).chain(mine).cloned().collect()
     }
 }
 
@@ -411,7 +402,7 @@ fn member(known: &Known) -> Member {
 
 fn same(a: &View, b: &View) -> bool {
     let alike = |a: &Member, b: &Member| *a == Member { last_heard_ms: a.last_heard_ms, ..b.clone() };
-    (a.joined, a.quorum, &a.refused) == (b.joined, b.quorum, &b.refused)
+    (a.joined, a.quorum, &a.refused, &a.voters) == (b.joined, b.quorum, &b.refused, &b.voters)
         && a.members.len() == b.members.len()
         && a.members.iter().zip(&b.members).all(|(a, b)| alike(a, b))
 }

@@ -5,6 +5,7 @@
 
 pub mod gossip;
 pub mod membership;
+mod quorum;
 mod seeds;
 mod sighting;
 mod transport;
@@ -12,6 +13,7 @@ mod voice;
 
 pub use gossip::{Gossip, GossipConfig};
 pub use membership::{Me, Member, Membership, Suspect, View};
+pub use quorum::Voters;
 pub use seeds::names_others;
 pub use sighting::{Phase, Sighting, Snapshot};
 pub use transport::{GossipStats, bind};

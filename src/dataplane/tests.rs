@@ -117,7 +117,7 @@ impl Handler for Counter {
     fn handle(&self, peer: &Peer, id: u64, request: Request) -> Answer {
         self.ids.lock().entry(peer.stream).or_default().push(id);
         match request {
-            Request::Ping => Answer::Now(Response::Pong),
+            Request::Ping => Answer::Now(Response::Pong { vouches: true }),
             Request::Call(Call { op: Op::Incr { deltas, .. }, .. }) => {
                 let mut total = self.total.lock();
                 *total += deltas.iter().sum::<i64>();

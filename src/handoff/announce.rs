@@ -156,7 +156,7 @@ impl Ownership {
 
     /// `peer` owns the slots since `term`.
     pub fn take_announcement(self: &Arc<Self>, peer: &Peer, ranges: &[SlotRange], term: u64) -> Response {
-        let Some(index) = self.peers.index_of(&peer.node_id) else {
+        let Some(index) = self.peers.index_of(&peer.node_id).filter(|_| self.peers.is_member(peer)) else {
             return Response::Error("not in the view yet: tell me later".to_string());
         };
         let table = self.peers.table();

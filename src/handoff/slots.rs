@@ -234,9 +234,17 @@ impl Ownership {
         }
         let table = self.peers.table();
         let Some(index) = table.self_index() else { return false };
-        // The view may have changed meanwhile, and another node may have claimed what it now should own.
-        let still_wanted = |slot: &u16| Self::is_for_me(&self.inner.lock(), *slot);
-        let slots: Vec<u16> = slots.into_iter().filter(still_wanted).collect();
+        // The view may have changed meanwhile: another node may have claimed what it now should own, and an owner that was
+        // gone may be back, and speak.
+        let is_back = |slot: u16| match table.owner(slot) {
+            Owner::Member(owner) if owner != index => {
+                let cell = table.member(owner);
+                cell.is_present() && view.member(&cell.node_id.get()).is_none()
+            }
+            _ => false,
+        };
+        let may_take = |slot: &u16| Self::is_for_me(&self.inner.lock(), *slot) && !is_back(*slot);
+        let slots: Vec<u16> = slots.into_iter().filter(may_take).collect();
         let ranges = ranges_of(&slots);
         let known = slots.iter().map(|slot| table.term(*slot)).max().unwrap_or(0);
         let term = term_after(claims.term.max(known), self.store.segment().origin());

@@ -59,7 +59,12 @@ impl Node {
         let homeward = Arc::new(Homeward::new(store.clone(), peers.clone()));
         let ownership = Arc::new(Ownership::new(store.clone(), peers.clone(), replicator.clone(), homeward.clone()));
         let node = Self {
-            router: Arc::new(Router::new(store.clone(), peers.clone(), replicator.clone())),
+            router: Arc::new(Router::new(
+                store.clone(),
+                peers.clone(),
+                replicator.clone(),
+                Duration::from_millis(config.timeout_ms),
+            )),
             segment,
             store,
             peers,

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::absence::was_together;
 use super::parts::Node;
 use crate::dataplane::{Answer, Handler, Peer};
+use crate::router::is_conditional;
 use crate::wire::message::{Request, Response};
 
 /// How much earlier the node answers than its caller gives up, so that the answer is there in time.
@@ -21,8 +22,16 @@ impl Handler for PeerHandler {
     fn handle(&self, peer: &Peer, id: u64, request: Request) -> Answer {
         let node = &self.0;
         match request {
-            Request::Ping => Answer::Now(Response::Pong),
-            Request::Call(call) => Answer::Now(node.router.serve(peer, id, call)),
+            Request::Ping => Answer::Now(Response::Pong { vouches: node.peers.is_member(peer) }),
+            Request::Call(call) if is_conditional(&call.op) => {
+                let (router, served) = (node.router.clone(), node.router.serve(peer, id, &call));
+                // A task of its own: a connection that is lost must not leave it half decided.
+                let decided = tokio::spawn(async move { router.confirm_served(&call, served).await });
+                Answer::Later(Box::pin(async move {
+                    decided.await.unwrap_or_else(|_| Response::Error("the node is ending".to_string()))
+                }))
+            }
+            Request::Call(call) => Answer::Now(node.router.serve(peer, id, &call).response),
             Request::Replicate(batch) => Answer::Now(node.replicator.take_batch(peer, batch)),
             Request::Sync { cursor, slots, owned, wants } => {
                 Answer::Now(node.replicator.page(&peer.node_id, cursor, &slots, owned, wants))
@@ -79,7 +88,7 @@ impl Handler for HostHandler {
         let node = self.0.clone();
         let deadline = Instant::now() + deadline_of(node.config.timeout_ms);
         match request {
-            Request::Ping => Answer::Now(Response::Pong),
+            Request::Ping => Answer::Now(Response::Pong { vouches: true }),
             _ if node.closing.load(Ordering::Relaxed) => Answer::Now(Response::Error("the node is ending".to_string())),
             Request::Call(call) => {
                 let (done, reply) = tokio::sync::oneshot::channel();

@@ -95,15 +95,20 @@ async fn follow_links(node: Arc<Node>, mut news: mpsc::UnboundedReceiver<(String
     }
 }
 
-/// Sends what changed, every `replicate_ms`.
+/// Sends what changed, every `replicate_ms`, and when somebody waits for it.
 async fn replicate(node: Arc<Node>) {
     let mut tick = every(Tempo::of(&node.config).replicate);
     loop {
-        tick.tick().await;
+        tokio::select! {
+            biased;
+            _ = tick.tick() => {}
+            () = node.replicator.urgent() => {}
+        }
         // Before the cluster is joined nothing has anywhere to go: it stays marked in the store.
         if node.segment.table().state() == NodeState::Joining && node.peers.view().me().phase == Phase::Joining {
             continue;
         }
+        node.homeward.take(node.replicator.hurry_along().await);
         loop {
             let (foreign, more) = node.replicator.tick();
             node.homeward.take(foreign);

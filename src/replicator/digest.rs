@@ -3,7 +3,8 @@
 //! The two sides never look at the same moment, so one difference means nothing. But if the owner's digest was the same
 //! in two comparisons, nothing changed there between them; a copy that differed both times has missed something, or has
 //! something that it should not. It pulls the slot anew. What it has and the owner has not: if this very owner (by its
-//! term) has written it, it has ended it since; else the owner has never heard of it, and is offered it.
+//! term) has written it, it has ended it since; else the owner has never heard of it, and is offered it. So it is with
+//! what a host that is gone has counted: the owner may have taken over from it while the one that had a copy was away.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -231,7 +232,9 @@ impl Replicator {
 
     /// Makes this host's copies of the slots what `owner` has.
     async fn repair(&self, owner: &str, slots: &[u16]) {
-        let (mut known, mut repaired, mut cursor) = (BTreeSet::new(), 0, 0);
+        let (mut known, mut offers, mut repaired, mut cursor) = (BTreeSet::new(), Vec::new(), 0, 0);
+        let mut told_by = vec![self.store.segment().origin()];
+        told_by.extend(self.peers.view().member(owner).map(|member| member.origin));
         loop {
             let request = Request::Sync { cursor, slots: ranges_of(slots), owned: true, wants: None };
             let Ok(Response::Page { copies, next }) = self.peers.ask(owner, request, PAGE_TIMEOUT).await else {
@@ -239,6 +242,9 @@ impl Replicator {
             };
             for copy in copies {
                 repaired += u64::from(self.put_right(&copy));
+                if let Some(state) = self.store.beyond(&copy, &told_by) {
+                    offers.push(Copy { key: copy.key.clone(), state });
+                }
                 known.insert(copy.key);
             }
             match next {
@@ -246,7 +252,10 @@ impl Replicator {
                 None => break,
             }
         }
-        repaired += self.part_with(owner, slots, &known).await;
+        repaired += self.part_with(slots, &known, &mut offers).await + offers.len() as u64;
+        for offer in offers {
+            drop(self.peers.ask(owner, Request::Offer(vec![offer]), TELL_TIMEOUT).await);
+        }
         if repaired == 0 {
             return;
         }
@@ -264,13 +273,13 @@ impl Replicator {
         self.store.apply_copy(copy, true) == Applied::Stored
     }
 
-    /// What this host has in the slots and the owner has not: ended there, or never heard of.
-    async fn part_with(&self, owner: &str, slots: &[u16], known: &BTreeSet<KeyBuf>) -> u64 {
+    /// What this host has in the slots and the owner has not: ended there and dropped (how often), or never heard of.
+    async fn part_with(&self, slots: &[u16], known: &BTreeSet<KeyBuf>, offers: &mut Vec<Copy>) -> u64 {
         let table = self.peers.table();
         let unknown = |key: Key<'_>| {
             slots.binary_search(&placement::slot(key.name)).is_ok() && !known.contains(&KeyBuf::new(key))
         };
-        let (mut offers, mut dropped, mut cursor) = (Vec::new(), 0, Some(0));
+        let (mut dropped, mut cursor) = (0, Some(0));
         while let Some(from) = cursor {
             let (copies, next) = self.store.scan(from, BATCH_BYTES_MAX, &unknown);
             for copy in copies {
@@ -288,23 +297,25 @@ impl Replicator {
             cursor = next;
             tokio::task::yield_now().await;
         }
-        let offered = offers.len() as u64;
-        for offer in offers {
-            drop(self.peers.ask(owner, Request::Offer(vec![offer]), TELL_TIMEOUT).await);
-        }
-        dropped + offered
+        dropped
     }
 
-    /// A peer has copies of keys of this host's that this host did not show it.
+    /// A peer has copies of keys of this host's that this host did not show it, or not with all that was counted.
     pub fn take_offer(&self, copies: Vec<Copy>) -> Response {
         let table = self.peers.table();
         let speaks = table.lease_holds(self.store.clock().now_ms());
         for copy in copies {
             let key = copy.key.as_key();
             let whole = !matches!(copy.state.body, Body::Elsewhere { .. } | Body::Tombstone(_));
-            if speaks && whole && self.owns(placement::slot(key.name)) && self.store.state(key).is_none() {
-                // As changed: everybody gets it.
-                self.store.apply_copy(&copy, false);
+            let slot = placement::slot(key.name);
+            if !(speaks && whole && self.owns(slot)) {
+                continue;
+            }
+            // As changed: everybody gets it.
+            match self.store.state(key) {
+                None => _ = self.store.apply_copy(&copy, false),
+                Some(state) if state.window == copy.state.window => _ = self.store.join_home(&copy, table.term(slot)),
+                Some(_) => {}
             }
         }
         Response::Done

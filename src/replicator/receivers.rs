@@ -38,7 +38,9 @@ pub(super) struct Receiver {
     /// It missed a batch, or may have: it is told our number so that it sees the gap.
     pub behind: bool,
     /// Every batch after this position that is for it was sent to it.
-    complete_since: u64,
+    pub complete_since: u64,
+    /// Position of the last batch that it took, but without vouching for this host, or without room for all of it.
+    pub unvouched: u64,
     /// Position of the last batch that was sent to it, or waits for its turn, and when it was sent one.
     pub last: u64,
     told: Option<Instant>,
@@ -202,17 +204,22 @@ impl Replicator {
         let (replicator, node_id) = (self.clone(), node_id.to_string());
         tokio::spawn(async move {
             let answer = in_flight.reply.await;
-            let acked = if let Ok(Ok(Response::Acked { full, .. })) = answer {
-                replicator.peers.note_answer(&node_id, sent);
+            let (mut acked, mut vouched) = (false, false);
+            if let Ok(Ok(Response::Acked { full, vouches, .. })) = answer {
+                if vouches {
+                    replicator.peers.note_answer(&node_id, sent);
+                }
                 replicator.refused(&node_id, &full, &large);
-                true
-            } else {
-                false
-            };
+                // Of a large value whose bytes found no room it has the stub.
+                (acked, vouched) = (true, vouches && full.iter().all(|place| large.contains_key(place)));
+            }
             let mut inner = replicator.inner.lock();
             if let Some(receiver) = inner.receivers.get_mut(&node_id) {
                 receiver.unacked.retain(|(sent, _)| *sent != position);
                 receiver.behind |= !acked;
+                if !vouched {
+                    receiver.unvouched = receiver.unvouched.max(position);
+                }
             }
             drop(inner);
             replicator.acked.notify_waiters();

@@ -42,6 +42,11 @@ impl Waiting {
         self.batches.first().map(|(since, _)| *since)
     }
 
+    /// Whether nothing of it has a position up to `position`.
+    pub(super) fn begins_after(&self, position: u64) -> bool {
+        self.batches.first().is_none_or(|(_, batch)| batch.position > position)
+    }
+
     /// All of it as one batch, with the latest copy of each key; the time a copy has waited is taken off its TTL.
     fn into_batch(self, now: Instant) -> Option<Batch> {
         let mut batches = self.batches.into_iter().map(|(since, mut batch)| {

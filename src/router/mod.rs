@@ -4,6 +4,7 @@
 //! host's share, or (unresolved and nobody can tell) counted as lost. Never two of these.
 
 mod combine;
+mod confirm;
 mod estimate;
 mod place;
 mod read;
@@ -47,6 +48,8 @@ pub struct Router {
     replicator: Arc<Replicator>,
     combine: combine::Combiner,
     plant: Plant,
+    /// How long a caller waits.
+    patience: Duration,
     /// Calls that are being decided.
     open: AtomicU64,
     /// The node ends: what is unresolved has been booked as lost.
@@ -85,14 +88,15 @@ struct Pending {
 }
 
 impl Router {
-    /// A router over this host's store, its peers and what is copied between them.
-    pub fn new(store: Store, peers: Arc<Peers>, replicator: Arc<Replicator>) -> Self {
+    /// A router over this host's store, its peers and what is copied between them. Callers wait for `patience`.
+    pub fn new(store: Store, peers: Arc<Peers>, replicator: Arc<Replicator>, patience: Duration) -> Self {
         Self {
             store,
             peers,
             replicator,
             combine: combine::Combiner::default(),
             plant: Plant::from_environment(),
+            patience,
             open: AtomicU64::new(0),
             gave_up: AtomicBool::new(false),
         }
@@ -139,6 +143,11 @@ impl Router {
                     if self.lacks_bytes(&call) && !self.owner_may_come(deadline).await {
                         return self.degrade(&call, "the bytes of the value cannot be had");
                     }
+                }
+                Target::Here(term) if is_conditional(&call.op) => {
+                    let begun = self.begin(&call, term);
+                    let reply = self.apply_here(&call, term);
+                    return self.confirm(&call, begun, reply).await;
                 }
                 Target::Here(term) => return self.apply_here(&call, term),
                 Target::Peer(index) => match self.attempt(index, slot, &call, deadline).await {
@@ -269,9 +278,6 @@ impl Router {
             return refused(call);
         }
         let outcome = local_outcome(&self.store, call, standing_of(&call.op, term, speaks()));
-        if !speaks() && is_conditional(&call.op) {
-            return refused(call);
-        }
         Reply { outcome, state: window_state(&self.store, call), degraded: !speaks() }
     }
 

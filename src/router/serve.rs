@@ -1,6 +1,7 @@
 //! This host as the owner: calls applied to the store, for its own threads and for peers.
 
 use super::Router;
+use super::confirm::Begun;
 use crate::dataplane::Peer;
 use crate::error::Refusal;
 use crate::placement;
@@ -10,53 +11,71 @@ use crate::segment::table::Owner;
 use crate::store::{self, Called, RequestId, Standing, Store};
 use crate::wire::message::{Call, Op, Outcome, Reply, Response};
 
+/// What this host has done as the owner of a key.
+pub struct Served {
+    /// The answer.
+    pub response: Response,
+    /// A conditional operation's, if it was decided: it must be confirmed.
+    begun: Option<Begun>,
+}
+
+impl From<Response> for Served {
+    fn from(response: Response) -> Self {
+        Self { response, begun: None }
+    }
+}
+
 impl Router {
     /// A peer believes that this host owns the key.
-    pub fn serve(&self, peer: &Peer, id: u64, call: Call) -> Response {
+    pub fn serve(&self, peer: &Peer, id: u64, call: &Call) -> Served {
         let slot = placement::slot(call.key.as_key().name);
         let table = self.peers.table();
         let term = match table.ownership(slot) {
             (Owner::Member(index), term) if Some(index) == table.self_index() => term,
             (Owner::Member(index), term) => {
-                return Response::NotOwner { owner: Some(table.member(index).node_id.get()), term };
+                return Response::NotOwner { owner: Some(table.member(index).node_id.get()), term }.into();
             }
             (owner @ (Owner::Nobody | Owner::Frozen), term) => {
-                let slipped = planted(&self.plant, &self.store, &call, true).filter(|_| owner == Owner::Frozen);
-                return slipped.map_or(Response::NotOwner { owner: None, term }, Response::Reply);
+                let slipped = planted(&self.plant, &self.store, call, true).filter(|_| owner == Owner::Frozen);
+                return slipped.map_or(Response::NotOwner { owner: None, term }, Response::Reply).into();
             }
         };
-        if let Some(reply) = planted(&self.plant, &self.store, &call, false) {
-            return Response::Reply(reply);
+        if let Some(reply) = planted(&self.plant, &self.store, call, false) {
+            return Response::Reply(reply).into();
         }
-        let dead = raise_dead(&self.plant, &self.store, &call);
+        let dead = raise_dead(&self.plant, &self.store, call);
         let request = RequestId { stream: peer.stream, id };
         let degraded = !table.lease_holds(self.store.clock().now_ms());
-        if self.lacks_bytes(&call) {
+        if self.lacks_bytes(call) {
             // They are on their way here.
-            return Response::NotOwner { owner: None, term };
+            return Response::NotOwner { owner: None, term }.into();
         }
         let Some(op) = store_op(&call.op) else {
-            return Response::Reply(super::read::read_reply(self.look_here(&call), degraded));
+            return Response::Reply(super::read::read_reply(self.look_here(call), degraded)).into();
         };
-        if degraded && super::is_conditional(&call.op) {
-            return Response::Reply(super::refused(&call));
+        let conditional = super::is_conditional(&call.op);
+        if degraded && conditional {
+            return Response::Reply(super::refused(call)).into();
         }
+        let begun = conditional.then(|| self.begin(call, term));
         let standing = super::standing_of(&call.op, term, !degraded);
         match self.store.call(call.key.as_key(), op, standing, request) {
-            // The lease ran out meanwhile: another owner may have decided otherwise.
-            Called::Done { .. }
-                if super::is_conditional(&call.op) && !table.lease_holds(self.store.clock().now_ms()) =>
-            {
-                Response::Reply(super::refused(&call))
-            }
             Called::Done { outcome, state } => {
                 if let (Some(mut dead), Some(now)) = (dead, self.store.state(call.key.as_key())) {
                     (dead.state.term, dead.state.stamp) = (now.term, now.stamp + 1);
                     self.store.apply_copy(&dead, false);
                 }
-                Response::Reply(Reply { outcome, state, degraded })
+                Served { response: Response::Reply(Reply { outcome, state, degraded }), begun }
             }
-            Called::AlreadyHandled => Response::Voided,
+            Called::AlreadyHandled => Response::Voided.into(),
+        }
+    }
+
+    /// The answer to a conditional operation, when it may be given.
+    pub async fn confirm_served(&self, call: &Call, served: Served) -> Response {
+        match (served.response, served.begun) {
+            (Response::Reply(reply), Some(begun)) => Response::Reply(self.confirm(call, begun, reply).await),
+            (response, _) => response,
         }
     }
 }

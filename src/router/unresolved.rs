@@ -10,7 +10,8 @@ use super::{Attempt, Pending, Router};
 use crate::cluster::membership::remember_ms;
 use crate::metrics::Lost;
 use crate::placement;
-use crate::record::Fate;
+use crate::record::{Fate, is_claimed_by};
+use crate::segment::table::Owner;
 use crate::store::Standing;
 use crate::wire::message::{Call, Op, Reply, Request, Response};
 
@@ -68,27 +69,51 @@ impl Router {
         self.lose(&call, Lost::Unresolved);
     }
 
-    /// Asks whoever can tell. The node itself while its segment lives: a successor's "applied" can be believed (the
-    /// mark travels with the copy), its "not applied" only once that segment is gone for good, because a node that is
-    /// merely cut off may have applied the call and will bring its share home.
+    /// Asks whoever can tell. The node itself while its segment lives: of others "applied" can be believed (the mark
+    /// travels with the copy), "not applied" only once that segment is gone for good, because a node that is merely cut
+    /// off may have applied the call and will bring its share home.
     async fn ask_fate(&self, call: &Call, pending: &Pending) -> Option<Fate> {
-        let request = Request::Resolve { stream: pending.stream, ids: vec![pending.id] };
         let cell = self.peers.cell(&pending.node_id)?;
         let same_segment = cell.origin.load(Ordering::Acquire) == pending.origin;
         let present = cell.presence.load(Ordering::Acquire) == 1;
         if same_segment && present {
-            return fate(self.peers.ask(&pending.node_id, request, ASK_TIMEOUT).await.ok()?);
+            return self.fate_at(&pending.node_id, pending).await;
         }
-        let slot = placement::slot(call.key.as_key().name);
-        let owner = self.peers.owner_of(slot)?;
-        let fate = if self.peers.view().is_me(&owner) {
-            self.store.resolve(pending.stream, pending.id)
-        } else {
-            fate(self.peers.ask(&owner, request, ASK_TIMEOUT).await.ok()?)?
-        };
+        let successor = self.successor(placement::slot(call.key.as_key().name))?;
+        let mut fate = self.fate_at(&successor, pending).await?;
         let left = self.peers.has_left(&pending.node_id, pending.origin);
         let gone_for_good = left || present && !same_segment;
-        (fate == Fate::Applied || gone_for_good).then_some(fate)
+        let view = self.peers.view();
+        if fate == Fate::Applied || !gone_for_good || !view.quorum {
+            return (fate == Fate::Applied).then_some(fate);
+        }
+        // The successor may have got the copy from one of them, which brings no marks.
+        for member in view.members.iter().filter(|member| !member.client && member.node_id != successor) {
+            match self.fate_at(&member.node_id, pending).await? {
+                Fate::Applied => return Some(Fate::Applied),
+                Fate::Unknown => fate = Fate::Unknown,
+                Fate::NotApplied => {}
+            }
+        }
+        Some(fate)
+    }
+
+    /// What a member knows of the call.
+    async fn fate_at(&self, node_id: &str, pending: &Pending) -> Option<Fate> {
+        if self.peers.view().is_me(node_id) {
+            return Some(self.store.resolve(pending.stream, pending.id));
+        }
+        let request = Request::Resolve { stream: pending.stream, ids: vec![pending.id] };
+        fate(self.peers.ask(node_id, request, ASK_TIMEOUT).await.ok()?)
+    }
+
+    /// Who owns the slot. A node that was started anew is still listed for what its former segment owned: it knows
+    /// nothing, until somebody takes over.
+    fn successor(&self, slot: u16) -> Option<String> {
+        let table = self.peers.table();
+        let (Owner::Member(index), term) = table.ownership(slot) else { return None };
+        let cell = table.member(index);
+        is_claimed_by(term, cell.origin.load(Ordering::Acquire)).then(|| cell.node_id.get())
     }
 
     /// The owner did not apply it: it becomes this host's share, unless its window would be over by now.

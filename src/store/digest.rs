@@ -129,6 +129,20 @@ impl Store {
             && differ(&mine, theirs, self.segment().origin())
     }
 
+    /// This host's state of a counter, if it has a later share than `copy`, its owner's, of anybody but the segments
+    /// `told_by` (which tell theirs themselves): of a host that is gone, and that could tell this one only.
+    pub fn beyond(&self, copy: &Copy, told_by: &[u64]) -> Option<State> {
+        let (Body::Counter(theirs), mine) = (&copy.state.body, self.state(copy.key.as_key())?) else { return None };
+        let Body::Counter(shares) = &mine.body else { return None };
+        let later = |share: &Share| {
+            let same = |their: &&Share| their.origin == share.origin && their.window == share.window;
+            let older = |their: &Share| their.sequence < share.sequence && their.amount != share.amount;
+            !told_by.contains(&share.origin) && theirs.iter().find(same).is_none_or(older)
+        };
+        let counts = |share: &&Share| !is_mark(share) && !share.is_fold();
+        (mine.window == copy.state.window && shares.iter().filter(counts).any(later)).then_some(mine)
+    }
+
     /// Whether this host has something of a key that no owner has taken in: a share, or a diverged write.
     pub fn has_own_business(&self, key: Key<'_>) -> bool {
         let hash = self.inner.area.hash(key);

@@ -207,7 +207,7 @@ pub fn decode_request(frame: Frame) -> Result<(u64, Request), WireError> {
 /// Appends `response` as a frame.
 pub fn encode_response(id: u64, response: &Response, out: &mut BytesMut) {
     match response {
-        Response::Pong => encode_frame(kind::PONG, id, out, |_| ()),
+        Response::Pong { vouches } => encode_frame(kind::PONG, id, out, |out| out.put_u8((*vouches).into())),
         Response::Reply(reply) => encode_frame(kind::REPLY, id, out, |out| {
             put_outcome(out, &reply.outcome);
             put_option(out, reply.state.as_ref(), put_state);
@@ -218,9 +218,10 @@ pub fn encode_response(id: u64, response: &Response, out: &mut BytesMut) {
             out.put_u64_le(*term);
         }),
         Response::Voided => encode_frame(kind::VOIDED, id, out, |_| ()),
-        Response::Acked { position, full } => encode_frame(kind::ACKED, id, out, |out| {
+        Response::Acked { position, full, vouches } => encode_frame(kind::ACKED, id, out, |out| {
             out.put_u64_le(*position);
             put_list(out, full, |out, place| out.put_u32_le(*place));
+            out.put_u8((*vouches).into());
         }),
         Response::Page { copies, next } => encode_frame(kind::PAGE, id, out, |out| {
             put_list(out, copies, put_copy);
@@ -262,13 +263,13 @@ pub fn decode_response(frame: Frame) -> Result<(u64, Response), WireError> {
     let mut reader = Reader::new(frame);
     let r = &mut reader;
     let response = match kind {
-        kind::PONG => Response::Pong,
+        kind::PONG => Response::Pong { vouches: r.flag()? },
         kind::REPLY => {
             Response::Reply(Reply { outcome: outcome(r)?, state: r.option(Reader::state)?, degraded: r.flag()? })
         }
         kind::NOT_OWNER => Response::NotOwner { owner: r.option(Reader::text)?, term: r.u64()? },
         kind::VOIDED => Response::Voided,
-        kind::ACKED => Response::Acked { position: r.u64()?, full: r.list(4, Reader::u32)? },
+        kind::ACKED => Response::Acked { position: r.u64()?, full: r.list(4, Reader::u32)?, vouches: r.flag()? },
         kind::PAGE => Response::Page { copies: r.list(COPY_LEN_MIN, Reader::copy)?, next: r.option(Reader::u64)? },
         kind::CLAIMED => Response::Claimed { term: r.u64()?, released: slots(r)?, owners: r.list(2, Reader::text)? },
         kind::ANNOUNCED => Response::Announced { contested: slots(r)? },

@@ -207,7 +207,10 @@ pub enum Request {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Response {
     /// To Ping.
-    Pong,
+    Pong {
+        /// The receiver has the sender in its view.
+        vouches: bool,
+    },
     /// To Call.
     Reply(Reply),
     /// To Call, Claim: somebody else owns it, as far as the receiver knows.
@@ -225,6 +228,8 @@ pub enum Response {
         position: u64,
         /// Which of its copies found no room, by their place in it.
         full: Vec<u32>,
+        /// The receiver has the sender in its view and knows no later owner of what is in the batch.
+        vouches: bool,
     },
     /// To Sync and Fetch.
     Page {

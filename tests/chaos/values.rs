@@ -1,7 +1,6 @@
 //! Promises 6 and 7 of values: what was written is read, what was deleted stays deleted, and of several only one wins.
 
 use crate::checker::{Finding, SETTLE, Troubles, line};
-use crate::plan::Fault;
 use crate::record::{Event, Out};
 use crate::run::Run;
 
@@ -151,28 +150,10 @@ fn text(out: &Out) -> Option<&str> {
     }
 }
 
-/// A killed host may have taken with it what nobody else had.
-fn killed_between(run: &Run, from: u64, to: u64) -> bool {
-    let kill = |span: &&crate::run::Span| matches!(span.fault, Fault::KillHost(_));
-    run.spans.iter().filter(kill).any(|span| span.from <= to && from <= span.to)
-}
-
-/// How long an owner that is cut off goes on answering for the cluster: until it notices, and its lease has run out.
-const CUT_OFF_NS: u64 = 3_000_000_000;
-
-/// Whether the owner that answered may have been about to be replaced, so that its answer reached nobody else. Counts
-/// are summed after such a time; of other values only one can stay.
-fn cut_off(run: &Run, event: &Event) -> bool {
-    run.spans
-        .iter()
-        .filter(|span| span.fault.is_hard())
-        .any(|span| event.end + REPLICATED_NS >= span.from && event.start <= span.from + CUT_OFF_NS)
-}
-
-/// `setnx`: between two winners one released, or its time was over.
+/// `setnx`: between two winners one released, or its time was over. (A quorum knows of it: neither a cut nor a kill loses
+/// it.)
 fn locks(run: &Run) -> Finding {
     let mut finding = Finding::new(7, "one winner");
-    let mut superseded = 0;
     for (key, events) in run.record.by_key("s:") {
         let won = |event: &&&Event| event.op == "setnx" && event.out == Out::Bool(true);
         let mut winners: Vec<&&Event> = events.iter().filter(won).collect();
@@ -189,33 +170,25 @@ fn locks(run: &Run) -> Finding {
             // A holder that was killed in the middle of releasing.
             let open = run.record.open.iter().any(|open| open.key == key && open.op == "cas" && open.pid == first.pid);
             let over = next.end + 50_000_000 >= first.start + first.ttl_ms * 1_000_000;
-            let excused = cut_off(run, first) || cut_off(run, next);
-            superseded += usize::from(excused && !(released || open || over));
-            let lost = excused || killed_between(run, first.start, next.end);
-            finding.check(released || open || over || lost, || {
+            finding.check(released || open || over, || {
                 format!("{key}: {} and then {}", line(run, first), line(run, next))
             });
         }
     }
-    finding.notes.push(format!("{superseded} answers of owners that were being cut off were superseded"));
     finding
 }
 
 /// `cas`: each step is made once, and none is lost.
 fn versions(run: &Run) -> Finding {
     let mut finding = Finding::new(7, "versions");
-    let mut superseded = 0;
     for (key, events) in run.record.by_key("x:") {
         let steps: Vec<&&Event> = events.iter().filter(|event| event.op == "cas").collect();
         let made: Vec<&&&Event> = steps.iter().filter(|event| event.out == Out::Bool(true)).collect();
-        let lossy = killed_between(run, run.began, run.ended);
         let mut seen = std::collections::HashMap::new();
         for step in &made {
             finding.check(!step.degraded, || format!("without an owner: {}", line(run, step)));
             let before = seen.insert(&step.argument, **step);
-            let excused = before.is_some_and(|before| cut_off(run, before) || cut_off(run, step));
-            superseded += usize::from(excused);
-            finding.check(before.is_none() || lossy || excused, || {
+            finding.check(before.is_none(), || {
                 format!(
                     "made twice: {} and {}",
                     before.map(|before| line(run, before)).unwrap_or_default(),
@@ -227,20 +200,16 @@ fn versions(run: &Run) -> Finding {
         let open = run.record.open.iter().filter(|open| open.key == key && open.op == "cas").count();
         let maybe = steps.iter().filter(|event| event.degraded && event.out == Out::Bool(false)).count() + open;
         let held = run.held.finals.get(key).and_then(|(value, _)| value.strip_prefix("sv")?.parse::<usize>().ok());
-        let least = if lossy { 0 } else { made.iter().filter(|step| !cut_off(run, step)).count() };
-        finding.check(held.unwrap_or(0) >= least && held.unwrap_or(0) <= made.len() + maybe, || {
+        finding.check(held.unwrap_or(0) >= made.len() && held.unwrap_or(0) <= made.len() + maybe, || {
             format!("{key}: {} steps made and {maybe} perhaps, but it is {held:?}", made.len())
         });
     }
-    finding.notes.push(format!("{superseded} answers of owners that were being cut off were superseded"));
     finding
 }
 
 /// `append`: every word is there once.
 fn lists(run: &Run) -> Finding {
     let mut finding = Finding::new(7, "lists");
-    let mut superseded = 0;
-    let lossy = killed_between(run, run.began, run.ended);
     for (key, events) in run.record.by_key("a:") {
         let Some((held, _)) = run.held.finals.get(key) else { continue };
         let held = crate::support::host::unescape(held.strip_prefix('s').unwrap_or_default());
@@ -251,9 +220,7 @@ fn lists(run: &Run) -> Finding {
         for event in events.iter().filter(|event| event.op == "append") {
             let count = text(&event.argument).and_then(|word| words.remove(word)).unwrap_or(0);
             let answered = event.out.int().is_some();
-            let gone = answered && count == 0 && (lossy || cut_off(run, event));
-            superseded += usize::from(gone);
-            let right = if answered { count == 1 || gone } else { count <= usize::from(event.degraded) };
+            let right = if answered { count == 1 } else { count <= usize::from(event.degraded) };
             finding.check(right, || format!("{count} times in the list: {}", line(run, event)));
         }
         let open = run.record.open.iter().filter(|open| open.key == key).filter_map(|open| text(&open.argument));
@@ -261,8 +228,5 @@ fn lists(run: &Run) -> Finding {
         finding.check(words.is_empty(), || format!("{key} holds what nobody appended: {words:?}"));
         finding.notes.push(format!("{key}: {} bytes", held.len()));
     }
-    finding
-        .notes
-        .push(format!("{superseded} words of owners that were being cut off, or killed, are not in their lists"));
     finding
 }

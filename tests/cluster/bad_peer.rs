@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{BufMut, BytesMut};
 use ephpm_kv::record::{Key, KeyBuf};
+use ephpm_kv::wire::frame::time_of;
 use ephpm_kv::wire::hello::{HelloAnswer, LocalHello, PROTOCOL, Settings, decode_answer, encode_hello};
 use ephpm_kv::wire::message::{Call, Op, Request, Response};
 use ephpm_kv::wire::{decode_frame, decode_response, encode_request};
@@ -48,11 +49,14 @@ impl Peer {
         (peer, answer)
     }
 
-    /// The next frame; `None`: the connection was closed.
+    /// The next frame that does not only tell the time; `None`: the connection was closed.
     fn frame(&mut self) -> Option<ephpm_kv::wire::Frame> {
         loop {
             if let Some(frame) = decode_frame(&mut self.read, FRAME_MAX).expect("a sound frame") {
-                return Some(frame);
+                if time_of(&frame).is_none() {
+                    return Some(frame);
+                }
+                continue;
             }
             let mut buffer = [0; 65_536];
             match self.stream.read(&mut buffer) {
@@ -105,8 +109,8 @@ fn malformed_messages_of_a_peer_disturb_nobody() {
     let (mut peer, answer) = Peer::connect(port, [PROTOCOL, PROTOCOL]);
     assert_eq!(answer.expect("let in").node_id, "host0");
     // A type that nobody knows is answered, and the connection goes on.
-    assert!(matches!(peer.send_raw(0x7f, b"later release"), Some(Response::Error(_))));
-    assert_eq!(peer.ask(2, &Request::Ping), Some(Response::Pong));
+    assert!(matches!(peer.send_raw(0x7e, b"later release"), Some(Response::Error(_))));
+    assert_eq!(peer.ask(2, &Request::Ping), Some(Response::Pong { vouches: false }));
     let mut survived = 0;
     for round in 0..300 {
         let (mut peer, _) = Peer::connect(port, [PROTOCOL, PROTOCOL]);
@@ -127,7 +131,7 @@ fn a_peer_of_an_older_or_a_newer_release_is_spoken_to_or_told_why_not() {
     for versions in [[PROTOCOL - 1, PROTOCOL - 1], [PROTOCOL - 1, PROTOCOL], [PROTOCOL, PROTOCOL + 1]] {
         let (mut peer, answer) = Peer::connect(port, versions);
         answer.unwrap_or_else(|refused| panic!("{versions:?}: {refused}"));
-        assert_eq!(peer.ask(1, &Request::Ping), Some(Response::Pong), "{versions:?}");
+        assert_eq!(peer.ask(1, &Request::Ping), Some(Response::Pong { vouches: false }), "{versions:?}");
     }
     for versions in [[PROTOCOL + 1, PROTOCOL + 2], [900, 901]] {
         let (mut peer, answer) = Peer::connect(port, versions);

@@ -300,7 +300,7 @@ fn a_child_inherits_no_socket() {
     let descriptors = String::from_utf8(child.stdout).unwrap();
     assert!(descriptors.contains("pipe:"), "{descriptors}");
     assert!(!descriptors.contains("socket:"), "{descriptors}");
-    assert_eq!(blocking.call(&Request::Ping, soon()).unwrap(), Response::Pong);
+    assert_eq!(blocking.call(&Request::Ping, soon()).unwrap(), Response::Pong { vouches: true });
 }
 
 /// Run by hand in release: `cargo test --release -- --ignored --nocapture round_trips`.

@@ -71,7 +71,7 @@ async fn what_cannot_be_sent_is_refused_at_once() {
     node.handler.release("first", value(1));
     assert_eq!((first.id, in_time(first.answer()).await), (1, Ok(value(1))));
     let third = link.call(&Request::Ping).unwrap();
-    assert_eq!((third.id, in_time(third.answer()).await), (3, Ok(Response::Pong)));
+    assert_eq!((third.id, in_time(third.answer()).await), (3, Ok(Response::Pong { vouches: true })));
 }
 
 #[tokio::test]
@@ -160,7 +160,7 @@ async fn nonsense_from_the_peer_loses_the_connection() {
     let unanswered = link.call(&Request::Ping).unwrap();
     // An answer to nothing is skipped, one that announces 4 GiB is the end.
     let mut out = BytesMut::new();
-    crate::wire::encode_response(77, &Response::Pong, &mut out);
+    crate::wire::encode_response(77, &Response::Pong { vouches: true }, &mut out);
     out.extend_from_slice(b"\xff\xff\xff\xff");
     socket.write_all(&out).await.unwrap();
     assert_eq!(in_time(unanswered.answer()).await, Err(LinkLost));

@@ -37,7 +37,7 @@ async fn a_sender_of_single_bytes_is_understood() {
     }
     assert!(decode_answer(raw.frame().await.unwrap()).unwrap().is_ok());
     assert_eq!(raw.response().await, Some((1, value(3))));
-    assert_eq!(raw.response().await, Some((2, Response::Pong)));
+    assert_eq!(raw.response().await, Some((2, Response::Pong { vouches: true })));
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn an_unknown_type_is_answered_and_the_connection_goes_on() {
     raw.send(b"\x0b\0\0\0\x3f\x01\0\0\0\0\0\0\0??").await;
     raw.send(&frames([(2, Request::Ping)])).await;
     assert_eq!(raw.response().await, Some((1, Response::Error("unknown message type 0x3f".into()))));
-    assert_eq!(raw.response().await, Some((2, Response::Pong)));
+    assert_eq!(raw.response().await, Some((2, Response::Pong { vouches: true })));
     // A known type that makes no sense is another matter.
     raw.send(b"\x0b\0\0\0\x06\x03\0\0\0\0\0\0\0??").await;
     assert_eq!(raw.response().await, Some((3, Response::Error("the message of type 0x06 is cut short".into()))));
@@ -114,7 +114,7 @@ async fn a_peer_that_does_not_read_is_cut_off() {
     // It stopped asking the handler long before it had 200 MB to write.
     let handled = node.handler.ids.lock()[&5].len();
     assert!((1..40).contains(&handled), "{handled} requests were handled");
-    assert_eq!(ask(&link, Request::Ping).await, Response::Pong);
+    assert_eq!(ask(&link, Request::Ping).await, Response::Pong { vouches: true });
 }
 
 #[tokio::test]
@@ -144,7 +144,7 @@ async fn half_open_connections_are_few_and_short() {
     }
     let mut fourth = Raw::greeted(&node).await;
     fourth.send(&frames([(1, Request::Ping)])).await;
-    assert_eq!(fourth.response().await, Some((1, Response::Pong)));
+    assert_eq!(fourth.response().await, Some((1, Response::Pong { vouches: true })));
 }
 
 #[tokio::test]
@@ -168,7 +168,7 @@ async fn connections_are_limited() {
     })
     .await;
     second.send(&frames([(1, Request::Ping)])).await;
-    assert_eq!(second.response().await, Some((1, Response::Pong)));
+    assert_eq!(second.response().await, Some((1, Response::Pong { vouches: true })));
 }
 
 #[tokio::test]
@@ -218,7 +218,7 @@ async fn later_answers_are_bounded_and_go_with_their_connection() {
     let mut answered = [raw.response().await.unwrap(), raw.response().await.unwrap()];
     answered.sort_by_key(|(id, _)| *id);
     assert_eq!(answered, [(1, value(1)), (3, value(3))]);
-    assert_eq!(raw.response().await, Some((6, Response::Pong)));
+    assert_eq!(raw.response().await, Some((6, Response::Pong { vouches: true })));
     assert_eq!(*node.handler.dropped.lock(), 3);
     drop(raw);
     until(|| *node.handler.dropped.lock() == 5).await;
@@ -234,7 +234,7 @@ async fn a_response_that_is_too_long_becomes_an_error() {
         panic!("not refused");
     };
     assert_eq!(text, "the response of 3145785 bytes is longer than a frame may be");
-    assert_eq!(ask(&link, Request::Ping).await, Response::Pong);
+    assert_eq!(ask(&link, Request::Ping).await, Response::Pong { vouches: true });
 }
 
 #[tokio::test]

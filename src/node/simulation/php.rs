@@ -61,6 +61,8 @@ pub struct Workload {
     pub plant: Plant,
     /// Retired keys, and when each was deleted for good.
     pub retired: Vec<Option<u64>>,
+    /// From when on keys are used.
+    pub from: Vec<u64>,
     /// From when on the retired keys are deleted.
     pub retire_at: u64,
     pub numbers: u64,
@@ -155,6 +157,9 @@ impl Thread {
         workload.records.push(record);
         let record = workload.records.len() - 1;
         match place(machine.segment.table(), workload.keys[key].slot, machine.now_ms()) {
+            Where::Here(_, true) if is_conditional(&workload.records[record].op) => {
+                self.ask(now, record, host, workload)
+            }
             Where::Here(standing, speaks) => {
                 if self.random.next() % 1_000 < workload.stopped_permille {
                     let until = now + self.random.between(1, 400);
@@ -223,9 +228,6 @@ impl Thread {
         let (table, now_ms) = (machine.segment.table(), machine.now_ms());
         let still_speaks = !has_moved(table, slot, standing) && table.lease_holds(now_ms);
         match call.op {
-            Op::SetNx { .. } | Op::Append { .. } | Op::Cas { .. } if !still_speaks => {
-                self.refuse(now, record, workload)
-            }
             Op::Set { .. } | Op::Del | Op::Expire { .. } => {
                 if has_moved(table, slot, standing) && !matches!(workload.records[record].ret, Ret::Refused(_)) {
                     self.ask(now, record, host, workload);
@@ -312,6 +314,9 @@ impl Workload {
             Op::Incr { deltas: vec![delta], ttl_ms }
         };
         let ttl = |random: &mut Random| *random.pick(&[None, None, Some(300), Some(900), Some(2_500), Some(60_000)]);
+        if now < self.from[key] {
+            return None;
+        }
         let op = match self.keys[key].usage {
             Use::Count => incr(random, None),
             Use::Long => incr(random, Some(600_000)),

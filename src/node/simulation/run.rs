@@ -94,6 +94,12 @@ impl Run {
         let keys = keys(&mut random);
         log.lock().keys =
             keys.iter().enumerate().map(|(at, key)| (key.key.as_key().name.to_vec(), at as u32)).collect();
+        // A lock is worth something when it is fought for in the middle of a fault.
+        let from = keys.iter().map(|key| match key.usage {
+            Use::Once => random.between(plan.begin, plan.heal),
+            _ => 0,
+        });
+        let from = from.collect();
         let retire_at = random.between(plan.begin, plan.heal);
         let mut threads = Vec::new();
         for place in 0..plan.places {
@@ -104,6 +110,7 @@ impl Run {
         }
         let workload = Workload {
             retired: vec![None; keys.len()],
+            from,
             keys,
             records: Vec::new(),
             log: log.clone(),
@@ -566,7 +573,7 @@ fn keys(random: &mut Random) -> Vec<super::history::KeyUse> {
         (Use::Timed(1_500), 2),
         (Use::Mixed, 3),
         (Use::Value, 3),
-        (Use::Once, 2),
+        (Use::Once, 8),
         (Use::Text, 2),
         (Use::Retired, 2),
     ] {

@@ -109,12 +109,16 @@ fn arb_response() -> impl Strategy<Value = Response> {
     ];
     let fate = prop_oneof![Just(Fate::Applied), Just(Fate::NotApplied), Just(Fate::Unknown)];
     prop_oneof![
-        Just(Response::Pong),
+        any::<bool>().prop_map(|vouches| Response::Pong { vouches }),
         (outcome, option::of(arb_state()), any::<bool>())
             .prop_map(|(outcome, state, degraded)| Response::Reply(Reply { outcome, state, degraded })),
         (option::of(".{0,20}"), any::<u64>()).prop_map(|(owner, term)| Response::NotOwner { owner, term }),
         Just(Response::Voided),
-        (any::<u64>(), vec(any::<u32>(), 0..4)).prop_map(|(position, full)| Response::Acked { position, full }),
+        (any::<u64>(), vec(any::<u32>(), 0..4), any::<bool>()).prop_map(|(position, full, vouches)| Response::Acked {
+            position,
+            full,
+            vouches
+        }),
         (arb_copies(), any::<Option<u64>>()).prop_map(|(copies, next)| Response::Page { copies, next }),
         (any::<u64>(), arb_slots(), vec(".{0,20}", 0..3)).prop_map(|(term, released, owners)| Response::Claimed {
             term,
@@ -217,7 +221,11 @@ fn all_256_types_are_known_or_refused() {
             !REQUESTS.contains(&kind) && !FURTHER.contains(&kind)
         );
         let known = RESPONSES.contains(&kind) || kind == kind::ERROR || kind == kind::STANDING_IS;
-        assert_eq!(decode_response(frame) == unknown.map(|()| (0, Response::Pong)), !known, "{kind:#x}");
+        assert_eq!(
+            decode_response(frame) == unknown.map(|()| (0, Response::Pong { vouches: true })),
+            !known,
+            "{kind:#x}"
+        );
     }
 }
 
@@ -315,7 +323,7 @@ fn byte_counts_are_pinned() {
     let batch =
         Batch { position: 1, after: 0, copies: vec![copy], applied: vec![AppliedIds { stream: 1, ids: vec![1, 2] }] };
     assert_eq!(request_len(Request::Replicate(batch)), 8 + 8 + 4 + COPY_LEN_MIN + 4 + 12 + 16);
-    assert_eq!(response_len(Response::Acked { position: 1, full: vec![3] }), 8 + 4 + 4);
+    assert_eq!(response_len(Response::Acked { position: 1, full: vec![3], vouches: true }), 8 + 4 + 4 + 1);
     assert_eq!(response_len(Response::Fates(vec![Fate::Applied; 3])), 4 + 3);
     assert_eq!(response_len(Response::Shares(vec![Homecoming::Full])), 4 + 1);
 }
