@@ -337,15 +337,18 @@ impl Peers {
 impl Inner {
     /// Remembers members that have gone after they said that they would.
     fn note_departures(&mut self, view: &View) {
-        let gone = |member: &&Member| member.phase == Phase::Leaving && !member.client;
+        let is_there = |node_id: &str, origin: u64| view.member(node_id).is_some_and(|member| member.origin == origin);
+        let gone = |member: &&Member| {
+            member.phase == Phase::Leaving && !member.client && !is_there(&member.node_id, member.origin)
+        };
         let before = self.view.clone();
-        for member in before.members.iter().filter(gone).filter(|member| view.member(&member.node_id).is_none()) {
+        for member in before.members.iter().filter(gone) {
             if self.left.len() >= MEMBERS_MAX {
                 self.left.clear();
             }
             self.left.insert(member.node_id.clone(), member.origin);
         }
-        self.left.retain(|node_id, _| view.member(node_id).is_none());
+        self.left.retain(|node_id, origin| !is_there(node_id, *origin));
     }
 
     fn link(&self, node_id: &str) -> Option<&Arc<dyn PeerLink>> {

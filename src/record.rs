@@ -176,11 +176,6 @@ pub fn term_after(previous: u64, claimant: u64) -> u64 {
     (((previous >> 32) + 1) << 32) | (claimant & 0xffff_ffff)
 }
 
-/// Whether `claimant` took over with this term.
-pub fn is_claimed_by(term: u64, claimant: u64) -> bool {
-    term >> 32 != 0 && term & 0xffff_ffff == claimant & 0xffff_ffff
-}
-
 /// Parses a canonical decimal integer: what `set` stores as a counter, because it reads back byte for byte.
 pub fn canonical_integer(bytes: &[u8]) -> Option<i64> {
     if bytes.is_empty() || bytes.len() > 20 {
@@ -210,6 +205,5 @@ mod tests {
         let first = term_after(0, u64::MAX);
         assert!(term_after(first, 0) > first);
         assert_ne!(term_after(first, 1), term_after(first, 2));
-        assert!(is_claimed_by(first, u64::MAX) && !is_claimed_by(first, 1) && !is_claimed_by(0, 0));
     }
 }

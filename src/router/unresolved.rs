@@ -10,8 +10,7 @@ use super::{Attempt, Pending, Router};
 use crate::cluster::membership::remember_ms;
 use crate::metrics::Lost;
 use crate::placement;
-use crate::record::{Fate, is_claimed_by};
-use crate::segment::table::Owner;
+use crate::record::Fate;
 use crate::store::Standing;
 use crate::wire::message::{Call, Op, Reply, Request, Response};
 
@@ -70,8 +69,9 @@ impl Router {
     }
 
     /// Asks whoever can tell. The node itself while its segment lives: of others "applied" can be believed (the mark
-    /// travels with the copy), "not applied" only once that segment is gone for good, because a node that is merely cut
-    /// off may have applied the call and will bring its share home.
+    /// travels with the copy), but a node that is merely cut off may have applied the call, and will bring its share home.
+    /// Once that segment is gone for good all members are asked. If none of them has the mark and it has left in order,
+    /// the call was not applied. If it was killed nobody can tell: a copy may have come by a pull, which brings no marks.
     async fn ask_fate(&self, call: &Call, pending: &Pending) -> Option<Fate> {
         let cell = self.peers.cell(&pending.node_id)?;
         let same_segment = cell.origin.load(Ordering::Acquire) == pending.origin;
@@ -79,23 +79,22 @@ impl Router {
         if same_segment && present {
             return self.fate_at(&pending.node_id, pending).await;
         }
-        let successor = self.successor(placement::slot(call.key.as_key().name))?;
-        let mut fate = self.fate_at(&successor, pending).await?;
-        let left = self.peers.has_left(&pending.node_id, pending.origin);
-        let gone_for_good = left || present && !same_segment;
+        let owner = self.peers.owner_of(placement::slot(call.key.as_key().name))?;
+        let fate = self.fate_at(&owner, pending).await?;
+        let (left, killed) = (self.peers.has_left(&pending.node_id, pending.origin), present && !same_segment);
         let view = self.peers.view();
-        if fate == Fate::Applied || !gone_for_good || !view.quorum {
+        if fate == Fate::Applied || !(left || killed) || !view.quorum {
             return (fate == Fate::Applied).then_some(fate);
         }
-        // The successor may have got the copy from one of them, which brings no marks.
-        for member in view.members.iter().filter(|member| !member.client && member.node_id != successor) {
+        let mut nobody = if left { fate } else { Fate::Unknown };
+        for member in view.members.iter().filter(|member| !member.client && member.node_id != owner) {
             match self.fate_at(&member.node_id, pending).await? {
                 Fate::Applied => return Some(Fate::Applied),
-                Fate::Unknown => fate = Fate::Unknown,
+                Fate::Unknown => nobody = Fate::Unknown,
                 Fate::NotApplied => {}
             }
         }
-        Some(fate)
+        Some(nobody)
     }
 
     /// What a member knows of the call.
@@ -105,15 +104,6 @@ impl Router {
         }
         let request = Request::Resolve { stream: pending.stream, ids: vec![pending.id] };
         fate(self.peers.ask(node_id, request, ASK_TIMEOUT).await.ok()?)
-    }
-
-    /// Who owns the slot. A node that was started anew is still listed for what its former segment owned: it knows
-    /// nothing, until somebody takes over.
-    fn successor(&self, slot: u16) -> Option<String> {
-        let table = self.peers.table();
-        let (Owner::Member(index), term) = table.ownership(slot) else { return None };
-        let cell = table.member(index);
-        is_claimed_by(term, cell.origin.load(Ordering::Acquire)).then(|| cell.node_id.get())
     }
 
     /// The owner did not apply it: it becomes this host's share, unless its window would be over by now.
