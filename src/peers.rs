@@ -318,7 +318,8 @@ impl Peers {
     /// Publishes the member at `index` as the owner of `slot` if `term` is news; returns whether it was.
     pub fn learn_owner(&self, slot: u16, index: u16, term: u64) -> bool {
         let table = self.table();
-        if term <= table.term(slot) && table.owner(slot) != Owner::Nobody {
+        let known = table.term(slot);
+        if term < known || term == known && table.owner(slot) != Owner::Nobody {
             return false;
         }
         table.set_owner(slot, Owner::Member(index), term);

@@ -171,7 +171,8 @@ impl Ownership {
                 if mine {
                     superseded.push(slot);
                 }
-            } else if table.owner(slot) != Owner::Member(index) {
+            } else if table.owner(slot) != Owner::Member(index) || term < table.term(slot) {
+                // By another's word, or by its own from before it was killed: copies of that term would outrank it.
                 contested.push(slot);
             }
         }

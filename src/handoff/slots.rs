@@ -318,8 +318,11 @@ impl Ownership {
     /// Asks every member to let go of the slots.
     async fn claim_from_all(&self, view: &View, ranges: &[SlotRange]) -> Claims {
         let (mut claims, mut asked) = (Claims::default(), tokio::task::JoinSet::new());
-        for member in view.members.iter().filter(|member| !member.is_me && !member.client) {
-            let Some(synced_to) = self.replicator.synced_to(&member.node_id, member.generation, ranges) else {
+        // A client owns nothing, but may be the only one that remembers an owner that was killed, and its term.
+        let contested = !self.inner.lock().contested.is_empty();
+        for member in view.members.iter().filter(|member| !member.is_me && (contested || !member.client)) {
+            let synced_to = || self.replicator.synced_to(&member.node_id, member.generation, ranges);
+            let Some(synced_to) = member.client.then_some(0).or_else(synced_to) else {
                 claims.silent.push(member.node_id.clone());
                 continue;
             };
@@ -331,7 +334,13 @@ impl Ownership {
             });
         }
         while let Some(Ok((node_id, answer))) = asked.join_next().await {
+            let is_client = view.member(&node_id).is_some_and(|member| member.client);
             match answer {
+                Ok(Response::Claimed { term, .. }) if is_client => {
+                    claims.term = claims.term.max(term);
+                    claims.answered.push(node_id);
+                }
+                _ if is_client => {}
                 Ok(Response::Claimed { term, released, owners }) => {
                     claims.term = claims.term.max(term);
                     claims.others.extend(owners);
