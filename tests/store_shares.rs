@@ -146,6 +146,28 @@ fn what_a_new_owner_ended_stays_ended_although_it_began_elsewhere() {
 }
 
 #[test]
+fn a_share_that_comes_home_late_is_not_taken_back_where_its_window_had_ended() {
+    let (owns, apart) = (Host::new(1_000), Host::new(9_000));
+    apart.store.incr(KEY, 2, None, Standing::Degraded).unwrap();
+    let early = apart.copy().unwrap();
+    apart.store.incr(KEY, 1, None, Standing::Degraded).unwrap();
+    let late = apart.copy().unwrap();
+    owns.store.incr(KEY, 10, None, owner(1)).unwrap();
+    replicate(&owns, &apart);
+    assert_eq!(apart.value(), Some(13));
+    // The owner has never heard of the share when it ends its own window.
+    owns.store.del(KEY, owner(1)).unwrap();
+    replicate(&owns, &apart);
+    assert!(matches!(owns.store.join_home(&early, 1 << 32), Joined::Merged(_)));
+    replicate(&owns, &apart);
+    assert_eq!((owns.value(), apart.value()), (Some(2), Some(3)));
+    owns.store.join_home(&late, 1 << 32);
+    apart.store.incr(KEY, 1, None, Standing::Degraded).unwrap();
+    go_home(&apart, &owns, 1);
+    assert_eq!((owns.value(), apart.value()), (Some(4), Some(4)));
+}
+
+#[test]
 fn a_minority_that_took_over_does_not_undo_what_the_others_deleted() {
     let (owner, cut_off) = (Host::new(1_000), Host::new(1_000));
     owner.store.incr(KEY, 5, None, Standing::Owner { term: 1 << 32 }).unwrap();

@@ -303,23 +303,26 @@ impl Locked<'_> {
             return Verdict::Write(item, content, 0);
         }
         let mut dropped = lost;
-        if local.is_live(now_ms) && local.kind == Kind::Counter {
-            let counted = local.has(Meta::OWN).then_some(inline);
-            for share in local.shares.iter().copied().chain(counted) {
-                let over = follows(item.window, share.window) || marked(&item.shares, share.window);
-                if is_mark(&share) || over {
-                    continue;
-                }
-                if share.origin == origin {
-                    dropped = dropped.saturating_sub(share.amount.unsigned_abs());
-                    // Counted here as the owner, perhaps: then it is pending only now that another has taken over.
-                    let known = item.shares.iter().any(|their| {
-                        their.origin == origin && their.window == share.window && their.amount == share.amount
-                    });
-                    item.flags |= if known { 0 } else { Meta::PENDING | Meta::DIRTY };
-                }
-                join(&mut item.shares, share);
+        let counts = local.is_live(now_ms) && local.kind == Kind::Counter;
+        let counted = local.has(Meta::OWN).then_some(inline);
+        for share in local.shares.iter().copied().chain(counted) {
+            let over = follows(item.window, share.window) || marked(&item.shares, share.window);
+            // What was counted here in a window that had ended here and lives on is not taken back.
+            let revived = share.origin == origin && share.window == item.window;
+            if is_mark(&share) || over || !(counts || revived) {
+                continue;
             }
+            if share.origin == origin {
+                dropped = dropped.saturating_sub(share.amount.unsigned_abs());
+                // Counted here as the owner, perhaps: then it is pending only now that another has taken over.
+                let known = item.shares.iter().any(|their| {
+                    their.origin == origin && their.window == share.window && their.amount == share.amount
+                });
+                item.flags |= if known { 0 } else { Meta::PENDING | Meta::DIRTY };
+            }
+            join(&mut item.shares, share);
+        }
+        if counts {
             local.folds.iter().for_each(|fold| _ = item.join_fold(*fold));
         }
         adopt_own(&mut item, origin);
