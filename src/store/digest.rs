@@ -95,13 +95,15 @@ impl Locked<'_> {
 }
 
 impl Store {
-    /// Looks at `pages` more; `true`: the pass has ended.
+    /// Looks at `pages` more that have entries; `true`: the pass has ended.
     pub fn digest(&self, pass: &mut Digests, pages: usize) -> bool {
-        let area = &self.inner.area;
-        let (end, now_ms) = ((pass.page + pages).min(area.page_count), self.inner.clock.now_ms());
-        let (mut stuck, mut key) = (Stuck::default(), Vec::new());
-        for page in pass.page..end {
+        let (area, now_ms) = (&self.inner.area, self.inner.clock.now_ms());
+        let (mut stuck, mut key, mut left) = (Stuck::default(), Vec::new(), pages);
+        while pass.page < area.page_count && left > 0 {
+            let page = pass.page;
+            pass.page += 1;
             let Some(shard) = area.page_state(page).entries_of() else { continue };
+            left -= 1;
             let Some(locked) = stuck.lock(&self.inner, shard) else { continue };
             let state = area.page_state(page);
             for index in 0..state.carved as usize {
@@ -116,8 +118,7 @@ impl Store {
                 }
             }
         }
-        pass.page = end;
-        end >= area.page_count
+        pass.page >= area.page_count
     }
 
     /// Whether this host's copy says something else than `copy` although it claims to be the same state, which no join
