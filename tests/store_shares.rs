@@ -146,6 +146,20 @@ fn what_a_new_owner_ended_stays_ended_although_it_began_elsewhere() {
 }
 
 #[test]
+fn what_was_counted_apart_does_not_bring_back_a_window_that_its_own_beginner_has_ended() {
+    let (owns, apart) = (Host::new(1_000), Host::new(9_000));
+    owns.store.incr(KEY, 10, None, owner(1)).unwrap();
+    replicate(&owns, &apart);
+    // The other host is cut off, and learns neither of the deadline nor of what follows.
+    owns.store.expire(KEY, Some(100), owner(1)).unwrap();
+    owns.hand.fetch_add(100, Ordering::Relaxed);
+    while !owns.store.sweep(1_000).round_ended {}
+    apart.store.incr(KEY, 1, None, Standing::Degraded).unwrap();
+    assert!(matches!(go_home(&apart, &owns, 1), Joined::Ended(Some(_))));
+    assert_eq!((owns.value(), apart.value()), (None, None));
+}
+
+#[test]
 fn a_share_that_comes_home_late_is_not_taken_back_where_its_window_had_ended() {
     let (owns, apart) = (Host::new(1_000), Host::new(9_000));
     apart.store.incr(KEY, 2, None, Standing::Degraded).unwrap();

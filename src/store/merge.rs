@@ -378,6 +378,11 @@ impl Locked<'_> {
             if same { expired || item.kind != Kind::Counter } else { ended(item, state.window) }
         });
         let bytes = local.as_ref().is_some_and(|item| item.kind.len().is_some() && !expired);
+        // A window that this segment began and has no more has ended: what it has counted in is never evicted.
+        if local.is_none() && state.window.origin == self.inner.origin() {
+            let (stamp, body) = (self.inner.hlc(), Body::Tombstone(Vec::new()));
+            return Ok(Joined::Ended(Some(State { term, stamp, ttl_ms: None, diverged: None, body, ..state.clone() })));
+        }
         if over || bytes || state.ttl_ms == Some(0) {
             self.unclaim();
             let told = found.zip(local).and_then(|(reference, mut item)| {
