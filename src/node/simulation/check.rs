@@ -407,7 +407,7 @@ fn every_word_once(run: &Run, name: &str, calls: &[&Record], value: &Seen, verdi
         let word = String::from_utf8_lossy(value).trim_end_matches(',').to_owned();
         let times = words.get(word.as_str()).copied().unwrap_or(0);
         let acknowledged = matches!(record.ret, Ret::Value(_)) && !record.degraded;
-        if times > 1 || acknowledged && times == 0 && is_lossless(&run.plan) && !run.plan.is_troubled(record.at) {
+        if times > 1 || acknowledged && times == 0 && is_lossless(&run.plan) {
             verdict.violations.push(format!("{name}: {word} is there {times} times in {text}: {record:?}"));
         }
     }

@@ -85,7 +85,9 @@ impl Plan {
         let joiners = if random.chance(50) { random.between(1, 2) as usize } else { 0 };
         let client = random.chance(15).then_some(hosts - 1);
         let begin = if random.chance(15) { 200 } else { 1_500 };
-        let heal = begin + random.between(1_500, 4_000);
+        // Long enough for both sides of a split to take over what the other owned, and to count it.
+        let long = weather != Weather::Calm && random.chance(20);
+        let heal = begin + if long { random.between(5_000, 7_000) } else { random.between(1_500, 4_000) };
         let places = hosts + joiners;
         let mut plan = Self { weather, hosts, places, client, begin, heal, faults: Vec::new(), troubles: Vec::new() };
         for place in 0..hosts {
@@ -98,6 +100,9 @@ impl Plan {
             // Not the first two, through which others join.
             let at = random.between(begin, heal);
             plan.faults.push((at, Fault::Leave(random.between(2, hosts as u64 - 1) as usize)));
+        }
+        if long {
+            plan.split(random);
         }
         if weather != Weather::Calm {
             for _ in 0..random.between(1, 6) {
@@ -164,21 +169,33 @@ impl Plan {
         self.faults.push(((at + pause).min(self.heal), Fault::Start(place)));
     }
 
+    /// A partition in two halves that lasts nearly to the end.
+    fn split(&mut self, random: &mut Random) {
+        let from = random.between(self.begin, self.begin + 500);
+        let to = random.between(self.heal - 500, self.heal);
+        let sides: Vec<bool> = (0..self.places).map(|_| random.chance(50)).collect();
+        self.cut_between(|a, b| sides[a] != sides[b], (true, true), from, to);
+    }
+
     /// A partition: in two halves, of one host, one way, of a single line; of both planes or one.
     fn cut(&mut self, from: u64, to: u64, random: &mut Random) {
         let place = random.below(self.hosts);
         let sides: Vec<bool> = (0..self.places).map(|_| random.chance(50)).collect();
-        let all = (0..self.places).flat_map(|a| (0..self.places).map(move |b| (a, b))).filter(|(a, b)| a != b);
-        let lines: Vec<(Place, Place)> = match random.below(6) {
-            0..3 => all.filter(|(a, b)| sides[*a] != sides[*b]).collect(),
-            3 => all.filter(|(a, b)| *a == place || *b == place).collect(),
-            4 => all.filter(|(a, _)| *a == place).collect(),
-            _ => {
-                let other = random.below(self.hosts);
-                vec![(place, other), (other, place)].into_iter().filter(|(a, b)| a != b).collect()
-            }
+        let other = random.below(self.hosts);
+        let kind = random.below(6);
+        let planes = *random.pick(&[(true, true), (true, true), (true, true), (true, false), (false, true)]);
+        let is_cut = |a: Place, b: Place| match kind {
+            0..3 => sides[a] != sides[b],
+            3 => a == place || b == place,
+            4 => a == place,
+            _ => (a, b) == (place, other) || (a, b) == (other, place),
         };
-        let (data, gossip) = *random.pick(&[(true, true), (true, true), (true, true), (true, false), (false, true)]);
+        self.cut_between(is_cut, planes, from, to);
+    }
+
+    fn cut_between(&mut self, is_cut: impl Fn(Place, Place) -> bool, (data, gossip): (bool, bool), from: u64, to: u64) {
+        let all = (0..self.places).flat_map(|a| (0..self.places).map(move |b| (a, b)));
+        let lines: Vec<(Place, Place)> = all.filter(|(a, b)| a != b && is_cut(*a, *b)).collect();
         self.troubles.extend(lines.iter().flat_map(|(a, b)| [(*a, from, to), (*b, from, to)]));
         self.faults.push((from, Fault::Cut { lines: lines.clone(), data, gossip }));
         self.faults.push((to, Fault::Mend { lines }));
