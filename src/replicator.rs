@@ -310,7 +310,7 @@ impl Replicator {
     /// Applies one copy; bytes that find no room leave a stub.
     fn take_copy(&self, copy: &Copy, sender_owns: bool) -> Taken {
         let slot = placement::slot(copy.key.as_key().name);
-        if self.owns(slot) {
+        if sender_owns && self.owns(slot) {
             let term = self.peers.table().term(slot);
             if copy.state.term <= term {
                 // From one who does not know yet that we own it: its shares come home, the rest is ours.

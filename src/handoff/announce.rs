@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::slots::Ownership;
+use crate::cluster::View;
 use crate::dataplane::Peer;
 use crate::record::{Body, Copy};
 use crate::replicator::{ranges_of, slots_of};
@@ -118,7 +119,31 @@ impl Ownership {
             }
         }
         // A member that has come meanwhile has not been asked.
-        confirmed && self.peers.view().epoch == view.epoch
+        confirmed && self.make_sure(&view).await && self.peers.view().epoch == view.epoch
+    }
+
+    /// Slots that this node took over without a quorum may have been changed with the cluster's word, before or after that:
+    /// before it speaks for them it takes in what each member has of them. By now they know that they are this node's.
+    async fn make_sure(&self, view: &View) -> bool {
+        let mut by_term: BTreeMap<u64, Vec<u16>> = BTreeMap::new();
+        {
+            let mut inner = self.inner.lock();
+            inner.provisional.retain(|slot| self.is_mine(*slot));
+            for slot in &inner.provisional {
+                by_term.entry(self.peers.table().term(*slot)).or_default().push(*slot);
+            }
+        }
+        let others = view.members.iter().filter(|member| !member.is_me && !member.client);
+        let others: Vec<String> = others.map(|member| member.node_id.clone()).collect();
+        for (term, slots) in by_term {
+            if !self.collect_copies(&others, &ranges_of(&slots)).await {
+                return false;
+            }
+            self.settle(&slots, term).await;
+            let mut inner = self.inner.lock();
+            slots.iter().for_each(|slot| _ = inner.provisional.remove(slot));
+        }
+        true
     }
 
     /// Tells everything to those who could not be told.

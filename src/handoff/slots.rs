@@ -75,6 +75,8 @@ pub(super) struct Inner {
     /// When those who claimed what we own were last told so.
     pub(super) told_back: BTreeMap<String, Instant>,
     pub(super) voice: Voice,
+    /// Slots that were taken over without a quorum: others may have changed them with the cluster's word since.
+    pub(super) provisional: BTreeSet<u16>,
 }
 
 /// Whether this node may speak for what it owns.
@@ -107,6 +109,15 @@ struct Claims {
     silent: Vec<String>,
 }
 
+impl Inner {
+    fn note_taken(&mut self, slots: &[u16], quorum: bool) {
+        for slot in slots {
+            self.contested.remove(slot);
+            if quorum { _ = self.provisional.remove(slot) } else { _ = self.provisional.insert(*slot) }
+        }
+    }
+}
+
 impl Ownership {
     /// Over this host's store, its peers and the ways its state travels.
     pub fn new(store: Store, peers: Arc<Peers>, replicator: Arc<Replicator>, homeward: Arc<Homeward>) -> Self {
@@ -123,6 +134,7 @@ impl Ownership {
             reminded: Instant::now(),
             told_back: BTreeMap::new(),
             voice: Voice::default(),
+            provisional: BTreeSet::new(),
         };
         Self {
             store,
@@ -251,14 +263,14 @@ impl Ownership {
         for slot in &slots {
             table.set_owner(*slot, Owner::Member(index), term);
         }
-        {
-            let mut inner = self.inner.lock();
-            inner.contested.clear();
-            inner.silent_since = None;
-        }
-        tracing::info!(slots = slots.len(), term = term >> 32, "owner of slots");
         // Those who have come meanwhile, too: when their connection came up there was nothing to tell them.
         let view = self.peers.view();
+        {
+            let mut inner = self.inner.lock();
+            inner.silent_since = None;
+            inner.note_taken(&slots, view.quorum);
+        }
+        tracing::info!(slots = slots.len(), term = term >> 32, "owner of slots");
         for member in view.members.iter().filter(|member| !member.is_me) {
             self.announce(&member.node_id, &ranges, term);
         }
@@ -277,7 +289,7 @@ impl Ownership {
     }
 
     /// The entries of slots taken over: this host's shares in them are home now, and everyone gets all of them.
-    async fn settle(&self, slots: &[u16], term: u64) {
+    pub(super) async fn settle(&self, slots: &[u16], term: u64) {
         let raise = self.peers.view().quorum;
         self.visit(slots, |copy| {
             // This marks it as changed, too.
@@ -290,7 +302,8 @@ impl Ownership {
     fn to_claim(&self) -> Vec<u16> {
         let table = self.peers.table();
         let now_ms = self.store.clock().now_ms();
-        let inner = self.inner.lock();
+        let mut inner = self.inner.lock();
+        inner.contested.retain(|slot| self.is_mine(*slot));
         let mut slots = Vec::new();
         for slot in 0..SLOTS as u16 {
             if !Self::is_for_me(&inner, slot) {
@@ -382,7 +395,7 @@ impl Ownership {
     }
 
     /// Takes the copies that `members` hold of the slots. `false`: one did not get through; try again.
-    async fn collect_copies(&self, members: &[String], ranges: &[SlotRange]) -> bool {
+    pub(super) async fn collect_copies(&self, members: &[String], ranges: &[SlotRange]) -> bool {
         for node_id in members {
             // What finds no room is lost to this owner; refusing to own the slots would lose all.
             let pulled = self.replicator.pull(node_id, ranges.to_vec()).await;
@@ -465,9 +478,19 @@ impl Ownership {
         for slot in &released {
             table.set_owner(*slot, next, table.term(*slot));
         }
+        // Of what this node owned without a quorum others may know more: its heir asks them.
+        let (unsure, released) = {
+            let mut inner = self.inner.lock();
+            let (unsure, sure): (Vec<u16>, Vec<u16>) =
+                released.into_iter().partition(|slot| inner.provisional.contains(slot));
+            if heir.is_some() {
+                unsure.iter().for_each(|slot| _ = inner.provisional.remove(slot));
+            }
+            (unsure.len(), sure)
+        };
         self.peers.changed.notify_waiters();
         if heir.is_some() {
-            tracing::info!(peer = %peer.node_id, slots = released.len(), "handed slots over");
+            tracing::info!(peer = %peer.node_id, slots = released.len() + unsure, "handed slots over");
             Response::Claimed { term, released: ranges_of(&released), owners }
         } else {
             Response::NotOwner { owner: Some(me), term }

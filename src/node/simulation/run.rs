@@ -301,7 +301,11 @@ impl Run {
             let slot = self.workload.keys[key].slot;
             let (owner, term) = machine.segment.table().ownership(slot);
             let state = machine.store.state(self.workload.keys[key].key.as_key());
-            let shown = format!("{owner:?} term {}.{:x}: {}", term >> 32, term & 0xffff, brief(state, self.now));
+            let owner = match owner {
+                Owner::Member(index) => format!("of {}", machine.segment.table().member(index).node_id.get()),
+                other => format!("of {other:?}"),
+            };
+            let shown = format!("{owner} term {}.{:x}: {}", term >> 32, term & 0xffff, brief(state, self.now));
             if self.shown[place] != shown {
                 if let Some(trace) = &self.trace {
                     trace.tell(self.now, &format!("    n{place} holds {shown}"));
