@@ -1,10 +1,10 @@
-//! `setnx` from two hosts at once has one winner.
+//! `setnx` from two hosts at once has one winner, and an owner that is being cut off has none.
 
 use std::time::Duration;
 
 use crate::support::cluster::Cluster;
 use crate::support::host::{Host, unescape};
-use crate::support::{now_ns, number};
+use crate::support::{now_ns, number, poll};
 
 /// Time between two rounds, in nanoseconds: both hosts begin each at the same moment.
 const ROUND_NS: u64 = 2_000_000;
@@ -79,7 +79,7 @@ fn two_hosts_that_take_a_lock_at_once_have_one_winner() {
     // Every host sees the winner's value.
     let shown = format!("for ($i = 0; $i < {rounds}; $i++) {{ echo ephpm_kv_get(\"lock:$i\"), \"\\n\"; }}");
     for host in &mut cluster.hosts {
-        crate::support::poll(&format!("{} knows the winners", host.spec.name), Duration::from_secs(5), || {
+        poll(&format!("{} knows the winners", host.spec.name), Duration::from_secs(5), || {
             let printed = host.run(&shown);
             match printed.lines().zip(&winners).position(|(held, winner)| held != *winner) {
                 None => Ok(()),
@@ -87,5 +87,63 @@ fn two_hosts_that_take_a_lock_at_once_have_one_winner() {
             }
         });
     }
+    cluster.quit();
+}
+
+#[test]
+fn an_owner_that_is_being_cut_off_decides_nothing_and_takes_back_what_nobody_knows_of() {
+    let mut cluster = Cluster::new(3);
+    let keys = cluster.keys_owned_by("host0", "cut:", 4);
+    let [lock, list, version, counter] = &keys[..] else { panic!("{keys:?}") };
+    let prepare = format!("ephpm_kv_append('{list}', 'a;'); ephpm_kv_set('{version}', 'v1', 600);");
+    cluster.hosts[0].run(&prepare);
+    let held =
+        format!("echo json_encode([ephpm_kv_get('{lock}'), ephpm_kv_get('{list}'), ephpm_kv_get('{version}')]);");
+    let agreed = |cluster: &mut Cluster, expected: &str| {
+        for host in &mut cluster.hosts {
+            poll(&format!("{} holds {expected}", host.spec.name), Duration::from_secs(10), || match host.run(&held) {
+                held if held == expected => Ok(()),
+                held => Err(held),
+            });
+        }
+    };
+    agreed(&mut cluster, r#"[null,"a;","v1"]"#);
+
+    for host in &cluster.hosts[1..] {
+        host.signal(libc::SIGSTOP);
+    }
+    // For a second more it speaks for the cluster, as its count shows; then these are refused anyway.
+    let code = format!(
+        r#"set_error_handler(fn() => true);
+        $told = [];
+        foreach ([fn() => ephpm_kv_setnx('{lock}', 'mine', 60), fn() => ephpm_kv_append('{list}', 'b;'),
+                  fn() => ephpm_kv_cas('{version}', 'v1', 'v2')] as $call) {{
+            $told[] = [$call(), ephpm_kv_degraded()];
+        }}
+        ephpm_kv_incr('{counter}');
+        $told[] = ephpm_kv_degraded();
+        $left = ephpm_kv_ttl('{version}');
+        echo json_encode([$told, $left > 590 && $left <= 600]);"#
+    );
+    let told = cluster.hosts[0].run(&code);
+    let known = cluster.hosts[0].run(&held);
+    for host in &cluster.hosts[1..] {
+        host.signal(libc::SIGCONT);
+    }
+    assert_eq!(
+        told, "[[[false,true],[false,true],[false,true],false],true]",
+        "outcome and degraded of each; speaks; TTL"
+    );
+    assert_eq!(known, r#"[null,"a;","v1"]"#);
+
+    // Nothing of it comes up again.
+    cluster.wait_ready();
+    poll("somebody can have the lock", Duration::from_secs(10), || {
+        match cluster.hosts[1].run(&format!("echo json_encode(ephpm_kv_setnx('{lock}', 'yours'));")) {
+            won if won == "true" => Ok(()),
+            won => Err(won),
+        }
+    });
+    agreed(&mut cluster, r#"["yours","a;","v1"]"#);
     cluster.quit();
 }
