@@ -128,7 +128,7 @@ fn a_seed_repeats_its_run() {
 }
 
 /// Within so many seeds the checker must find a fault that is planted.
-const SEEDS_TO_FIND: u64 = 60;
+const SEEDS_TO_FIND: u64 = 300;
 
 fn is_found(plant: Plant) {
     let mut played = 0;
