@@ -134,7 +134,8 @@ struct Known {
     sighting: Sighting,
     standing: Standing,
     last_heard_ms: u64,
-    /// Seen ready, or when this node and it were founding the cluster, and not a client, and not seen leaving since.
+    /// Seen ready, or when this node and it were founding the cluster, and not a client, and not
+    /// known to have left in order since.
     settled: bool,
 }
 
@@ -148,9 +149,9 @@ impl Known {
         self.settled = match sighting.phase {
             _ if sighting.client => false,
             Phase::Ready => true,
-            Phase::Leaving => false,
             // A settled member that was started anew is expected back.
             Phase::Joining => self.settled || founding,
+            Phase::Leaving => self.settled,
         };
         self.sighting = sighting.clone();
     }
@@ -229,6 +230,7 @@ impl Membership {
                 known.standing = Standing::Suspect;
             }
         }
+        self.release_those_who_left();
         let remember_ms = self.remember_ms;
         self.known.retain(|_, known| known.in_view() || now_ms.saturating_sub(known.last_heard_ms) < remember_ms);
     }
@@ -241,6 +243,17 @@ impl Membership {
         let seen = sightings.values().flatten().copied();
         let mut all = seen.chain(self.known.values().map(|known| &known.sighting));
         self.phase == Phase::Joining && !all.any(is_ready)
+    }
+
+    /// Who leaves in order counts no more. But as long as this side has no quorum and others are missing who may have one,
+    /// they count: else the smaller side of a split would become the larger when a member of the other side leaves.
+    fn release_those_who_left(&mut self) {
+        let left = |known: &Known| known.sighting.phase == Phase::Leaving;
+        let missing = |known: &Known| known.settled && !known.in_view() && !left(known);
+        let quorum = self.view.as_ref().is_some_and(|view| view.quorum);
+        if quorum || !self.known.values().any(missing) {
+            self.known.values_mut().filter(|known| left(known)).for_each(|known| known.settled = false);
+        }
     }
 
     fn observe_namesakes(&mut self, sightings: &[Sighting], now_ms: u64) {

@@ -292,6 +292,24 @@ fn that_a_node_was_leaving_may_be_learnt_after_its_death() {
 }
 
 #[test]
+fn who_leaves_the_other_side_of_a_split_does_not_make_this_one_the_larger() {
+    let mut membership = three();
+    let leaving = Sighting { phase: Phase::Leaving, ..node("c", 3) };
+    bury(&mut membership, &seen([dead(node("a", 2)), dead(node("c", 3))]), &["a", "c"], 1);
+    assert!(!membership.view(1).quorum);
+    // The line is whole again: first news of c, which is about to leave.
+    membership.observe(&seen([leaving.clone()]), 2);
+    assert!(membership.view(2).quorum, "b and c of three");
+    let mut cut_off = three();
+    bury(&mut cut_off, &seen([dead(node("a", 2)), dead(node("c", 3))]), &["a", "c"], 1);
+    assert!(!cut_off.view(1).quorum);
+    cut_off.observe(&seen([dead(leaving)]), 2);
+    assert!(!cut_off.view(2).quorum, "b of three: a may speak");
+    cut_off.observe(&seen([node("a", 2)]), 3);
+    assert!(cut_off.view(3).quorum, "a and b");
+}
+
+#[test]
 fn the_missing_are_remembered_for_ten_minutes() {
     let mut membership = three();
     bury(&mut membership, &seen([]), &["a", "c"], 1_000);
