@@ -203,13 +203,9 @@ impl Router {
         let started = Instant::now();
         let (stream, id, mut reply) = (in_flight.stream, in_flight.id, in_flight.reply);
         let cell = self.peers.table().member(index);
-        // As it is now: the cell may be another node's when the answer is overdue.
-        let (generation, origin) = (cell.generation.load(Ordering::Acquire), cell.origin.load(Ordering::Acquire));
-        let pending = |reply| {
-            let same = cell.generation.load(Ordering::Acquire) == generation;
-            let node_id = if same { cell.node_id.get() } else { String::new() };
-            Pending { node_id, origin, stream, id, reply }
-        };
+        // As they are now: when the answer is overdue the cell may be another life's, or another node's.
+        let (node_id, origin) = (cell.node_id.get(), cell.origin.load(Ordering::Acquire));
+        let pending = |reply| Pending { node_id, origin, stream, id, reply };
         match tokio::time::timeout_at(deadline, &mut reply).await {
             Ok(Ok(Ok(response))) => {
                 self.peers.answered(index);
