@@ -23,6 +23,10 @@ const DRIFT: u64 = 5_000;
 /// What is late for this long is so because one of the clocks stood still, as in a sleep (milliseconds).
 const ALWAYS_LATE_MS: u64 = 5_000;
 
+/// Who brings home what was counted or changed apart waits for an answer so long, and then begins anew: what is still
+/// on its way may be of a window that has ended meanwhile and left nothing behind.
+pub const HOMECOMING_MAX: Duration = Duration::from_secs(1);
+
 /// Says what this side's clock shows.
 #[derive(Debug, Default)]
 pub struct Stamper {
@@ -91,10 +95,15 @@ impl Ages {
     }
 }
 
-/// A request that was on the way for `late_ms`. `None`: a call that is too late; its caller has been answered, and may
-/// have made other calls since.
-pub fn aged(mut request: Request, late_ms: u64, late_max: Duration) -> Option<Request> {
-    if matches!(request, Request::Call(_)) && u128::from(late_ms) > late_max.as_millis() {
+/// A request that was on the way for `late_ms`. `None`: one that is too late. A call's (later than `call_max`) caller has
+/// been answered, and may have made other calls since; a change that comes home has been brought in another way.
+pub fn aged(mut request: Request, late_ms: u64, call_max: Duration) -> Option<Request> {
+    let late_max = match request {
+        Request::Call(_) => call_max,
+        Request::Share(_) | Request::Replay(_) | Request::Offer(_) => HOMECOMING_MAX,
+        _ => Duration::MAX,
+    };
+    if u128::from(late_ms) > late_max.as_millis() {
         return None;
     }
     request.grow_old(late_ms);
@@ -126,6 +135,19 @@ mod tests {
             assert_eq!(hear(&mut ages, 3_100 + offset, 2_601), 1, "and then all is as before");
             assert_eq!(ages.late_ms(2_701), 91, "as old as the time says that came before it, and no younger");
         }
+    }
+
+    #[test]
+    fn what_nobody_waits_for_any_more_is_refused_unless_it_may_come_at_any_time() {
+        let call_max = Duration::from_millis(200);
+        let homecomings = || [Request::Share(Vec::new()), Request::Replay(Vec::new()), Request::Offer(Vec::new())];
+        for request in homecomings() {
+            assert!(aged(request, 1_000, call_max).is_some());
+        }
+        for request in homecomings() {
+            assert!(aged(request, 1_001, call_max).is_none());
+        }
+        assert!(aged(Request::Ping, 60_000, call_max).is_some());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::dataplane::age::HOMECOMING_MAX;
 use crate::peers::Peers;
 use crate::placement;
 use crate::plant::Plant;
@@ -23,9 +24,6 @@ const SHARES_MAX: usize = 512;
 
 /// Bytes of entries looked at in one go.
 const SCAN_BYTES: usize = 256 * 1024;
-
-/// Deadline of one request.
-const SHARE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Most keys that are listed as waiting.
 const PARKED_MAX: usize = 10_000;
@@ -163,7 +161,7 @@ impl Homeward {
             Way::Share => Request::Share(copies.clone()),
             Way::Replay => Request::Replay(copies.clone()),
         };
-        match self.peers.ask(owner, request, SHARE_TIMEOUT).await {
+        match self.peers.ask(owner, request, HOMECOMING_MAX).await {
             Ok(Response::Shares(results)) if results.len() == copies.len() => {
                 for (copy, result) in copies.into_iter().zip(results) {
                     self.settle(copy, result);

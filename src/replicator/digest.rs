@@ -20,6 +20,7 @@ use super::{BATCH_BYTES_MAX, PAGE_TIMEOUT, Replicator, ranges_of};
 use crate::cluster::membership::remember_ms;
 use crate::config::testing_number;
 use crate::dataplane::Peer;
+use crate::dataplane::age::HOMECOMING_MAX;
 use crate::placement;
 use crate::quiet::Quiet;
 use crate::record::{Body, Copy, Key, KeyBuf};
@@ -42,7 +43,7 @@ const PAGES_PER_STEP: usize = 4;
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_FACTOR: u32 = 100;
 
-/// Deadline of a digest or an offer.
+/// Deadline of a digest.
 const TELL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Most slots that are put right at a time; the others wait for the next comparison.
@@ -254,7 +255,7 @@ impl Replicator {
         }
         repaired += self.part_with(slots, &known, &mut offers).await + offers.len() as u64;
         for offer in offers {
-            drop(self.peers.ask(owner, Request::Offer(vec![offer]), TELL_TIMEOUT).await);
+            drop(self.peers.ask(owner, Request::Offer(vec![offer]), HOMECOMING_MAX).await);
         }
         if repaired == 0 {
             return;

@@ -16,7 +16,7 @@ impl Request {
     pub fn grow_old(&mut self, ms: u64) {
         match self {
             Self::Replicate(batch) => shorten_all(&mut batch.copies, ms),
-            Self::Share(copies) | Self::Offer(copies) => shorten_all(copies, ms),
+            Self::Share(copies) | Self::Replay(copies) | Self::Offer(copies) => shorten_all(copies, ms),
             _ => {}
         }
     }
