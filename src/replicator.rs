@@ -275,6 +275,13 @@ impl Replicator {
         if !self.peers.is_member(peer) {
             return Response::Error("not in the view: tell me later".to_string());
         }
+        if self.is_overtaken(peer, &batch) {
+            // What it tells has changed, or ended, and left nothing here to compare with.
+            for ids in &batch.applied {
+                self.store.merge_applied(ids.stream, &ids.ids);
+            }
+            return Response::Acked { position: batch.position, full: Vec::new(), vouches: false };
+        }
         let (mut full, mut no_room) = (Vec::new(), false);
         for (place, copy) in (0..).zip(&batch.copies) {
             let lost = self.plant.strikes(Fault::Lose);
@@ -305,6 +312,16 @@ impl Replicator {
             self.begin_pull(&peer.node_id, sender);
         }
         Response::Acked { position: batch.position, full, vouches }
+    }
+
+    /// Whether a later batch of this life of the sender was here before, on another connection: then there was a gap, and
+    /// the pull that it began brings all that this batch has.
+    fn is_overtaken(&self, peer: &Peer, batch: &Batch) -> bool {
+        let inner = self.inner.lock();
+        let sender = inner.senders.get(&peer.node_id).filter(|sender| sender.generation == peer.generation);
+        // A batch without content repeats the position of the last one.
+        let repeats = batch.copies.is_empty() && batch.applied.is_empty();
+        sender.is_some_and(|sender| batch.position + u64::from(repeats) < sender.next)
     }
 
     /// Applies one copy; bytes that find no room leave a stub.
