@@ -130,19 +130,36 @@ fn a_copy_that_is_wrong_is_told_from_one_that_is_newer() {
     owner.incr(key(b"k"), 10, None, OWNER).unwrap();
     let early = Copy { key: KeyBuf::new(key(b"k")), state: owner.state(key(b"k")).unwrap() };
     send(&owner, &copy, b"k");
-    assert!(!copy.contradicts(&early));
+    assert!(!copy.contradicts(&early, owner.segment().origin()));
     owner.incr(key(b"k"), 1, None, OWNER).unwrap();
     send(&owner, &copy, b"k");
-    assert!(!copy.contradicts(&early), "newer");
+    assert!(!copy.contradicts(&early, owner.segment().origin()), "newer");
     let mut wrong = Copy { key: KeyBuf::new(key(b"k")), state: owner.state(key(b"k")).unwrap() };
-    assert!(!copy.contradicts(&wrong));
+    assert!(!copy.contradicts(&wrong, owner.segment().origin()));
     if let Body::Counter(shares) = &mut wrong.state.body {
         shares[0].amount += 1;
     }
-    assert!(copy.contradicts(&wrong));
+    assert!(copy.contradicts(&wrong, owner.segment().origin()));
     assert!(copy.drop_copy(key(b"k")) && value(&copy, b"k").is_none());
     copy.incr(key(b"mine"), 1, None, Standing::Degraded).unwrap();
     assert!(!copy.drop_copy(key(b"mine")), "nobody else has it");
+}
+
+#[test]
+fn a_late_share_of_a_window_that_its_owner_has_ended_is_wrong() {
+    let ((owner, hand), (other, _), (copy, _)) = (host(), host(), host());
+    owner.incr(key(b"k"), 10, Some(500), OWNER).unwrap();
+    let early = Copy { key: KeyBuf::new(key(b"k")), state: owner.state(key(b"k")).unwrap() };
+    hand.fetch_add(500, Ordering::Relaxed);
+    while !owner.sweep(1_000).round_ended {}
+    other.incr(key(b"k"), 1, None, Standing::Degraded).unwrap();
+    assert!(matches!(go_home(&other, &owner, b"k"), Joined::Merged(_)));
+    send(&owner, &copy, b"k");
+    let now = Copy { key: KeyBuf::new(key(b"k")), state: owner.state(key(b"k")).unwrap() };
+    assert!(!copy.contradicts(&now, owner.segment().origin()));
+    copy.apply_copy(&early, true);
+    assert_eq!((value(&owner, b"k"), value(&copy, b"k")), (Some(1), Some(11)));
+    assert!(copy.contradicts(&now, owner.segment().origin()));
 }
 
 #[test]

@@ -234,15 +234,15 @@ impl Replicator {
     /// Makes this host's copies of the slots what `owner` has.
     async fn repair(&self, owner: &str, slots: &[u16]) {
         let (mut known, mut offers, mut repaired, mut cursor) = (BTreeSet::new(), Vec::new(), 0, 0);
-        let mut told_by = vec![self.store.segment().origin()];
-        told_by.extend(self.peers.view().member(owner).map(|member| member.origin));
+        let Some(origin) = self.peers.view().member(owner).map(|member| member.origin) else { return };
+        let told_by = [self.store.segment().origin(), origin];
         loop {
             let request = Request::Sync { cursor, slots: ranges_of(slots), owned: true, wants: None };
             let Ok(Response::Page { copies, next }) = self.peers.ask(owner, request, PAGE_TIMEOUT).await else {
                 return;
             };
             for copy in copies {
-                repaired += u64::from(self.put_right(&copy));
+                repaired += u64::from(self.put_right(&copy, origin));
                 if let Some(state) = self.store.beyond(&copy, &told_by) {
                     offers.push(Copy { key: copy.key.clone(), state });
                 }
@@ -267,8 +267,8 @@ impl Replicator {
     }
 
     /// Whether the copy was not as its owner has it.
-    fn put_right(&self, copy: &Copy) -> bool {
-        if self.store.contradicts(copy) {
+    fn put_right(&self, copy: &Copy, owner: u64) -> bool {
+        if self.store.contradicts(copy, owner) {
             self.store.drop_copy(copy.key.as_key());
         }
         self.store.apply_copy(copy, true) == Applied::Stored

@@ -121,13 +121,13 @@ impl Store {
         pass.page >= area.page_count
     }
 
-    /// Whether this host's copy says something else than `copy` although it claims to be the same state, which no join
-    /// puts right.
-    pub fn contradicts(&self, copy: &Copy) -> bool {
+    /// Whether this host's copy says something else than `copy`, of the segment `owner`, although it claims to be the same
+    /// state, which no join puts right.
+    pub fn contradicts(&self, copy: &Copy, owner: u64) -> bool {
         let Some(mine) = self.state_up_to(copy.key.as_key(), u32::MAX) else { return false };
         let theirs = &copy.state;
         (mine.term, mine.stamp, mine.window) == (theirs.term, theirs.stamp, theirs.window)
-            && differ(&mine, theirs, self.segment().origin())
+            && differ(&mine, theirs, self.segment().origin(), owner)
     }
 
     /// This host's state of a counter, if it has a later share than `copy`, its owner's, of anybody but the segments
@@ -172,13 +172,17 @@ impl Store {
     }
 }
 
-fn differ(mine: &State, theirs: &State, me: u64) -> bool {
+fn differ(mine: &State, theirs: &State, me: u64, owner: u64) -> bool {
+    let window = theirs.window;
     match (&mine.body, &theirs.body) {
         (Body::Counter(mine), Body::Counter(theirs)) => {
             // What has come since `theirs` was read is newer, not wrong. The own share is always the latest.
             let newer = |share: &Share| {
                 let same = |their: &&Share| their.origin == share.origin && their.window == share.window;
-                share.origin != me && theirs.iter().find(same).is_none_or(|their| their.sequence < share.sequence)
+                // The owner counts in no former window: one of its own that it does not have (any more) has ended.
+                let ended = share.origin == owner && share.window != window;
+                let older = |their: &Share| their.sequence < share.sequence;
+                share.origin != me && theirs.iter().find(same).map_or(!ended, older)
             };
             if mine.iter().chain(theirs).any(Share::is_fold) || mine.iter().any(newer) {
                 return false;
