@@ -394,6 +394,25 @@ fn a_minority_owner_s_changes_reach_its_side_and_are_replayed_by_whoever_is_left
     agree(&[&majority, &minority], Some("two"));
 }
 
+#[test]
+fn what_was_counted_on_a_change_does_not_begin_its_window_before_the_change_is_there() {
+    let (majority, minority) = (Host::new(1_000), Host::new(1_000));
+    minority.store.incr(KEY, 3, Some(100), owner(1)).unwrap();
+    replicate(&minority, &majority);
+    minority.store.set(KEY, b"292", None, Standing::Degraded).unwrap();
+    minority.store.incr(KEY, 7, None, Standing::Degraded).unwrap();
+    for expired in [false, true] {
+        // It still believes to be the owner, and replicates.
+        majority.store.join_home(&minority.copy().unwrap(), 2 << 32);
+        if !expired {
+            majority.hand.fetch_add(100, Ordering::Relaxed);
+        }
+    }
+    assert_eq!(majority.value(), None);
+    assert!(matches!(replay(&minority, &majority, 2), Replayed::Applied(_)));
+    agree(&[&majority, &minority], Some("299"));
+}
+
 // -- shared histories: one key, forks of ownership, lost hosts, repeated and reordered delivery
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -399,6 +399,12 @@ impl Locked<'_> {
             Some(item) if item.kind == Kind::Counter && !expired => (Some(item), None),
             other => (None, other),
         };
+        if live.is_none() && state.diverged.is_some() {
+            // The change is replayed: shares alone would begin its window without what was set, and the change, no longer
+            // over what it was made over, would yield to them.
+            self.unclaim();
+            return Ok(Joined::Ended(None));
+        }
         let item = match live {
             Some(mut item) => {
                 self.join_into(&mut item, theirs);
