@@ -413,6 +413,18 @@ fn what_was_counted_on_a_change_does_not_begin_its_window_before_the_change_is_t
     agree(&[&majority, &minority], Some("299"));
 }
 
+#[test]
+fn a_counter_in_which_a_host_has_nothing_is_not_pending() {
+    let (owns, copy) = (Host::new(1_000), Host::new(9_000));
+    owns.store.incr(KEY, 1, None, owner(1)).unwrap();
+    replicate(&owns, &copy);
+    copy.store.mark_pending(KEY);
+    assert_eq!((copy.store.rescan_dirty(), copy.store.stats().pending), (0, 0));
+    copy.store.incr(KEY, 1, None, owner(1)).unwrap();
+    copy.store.mark_pending(KEY);
+    assert_eq!(copy.store.rescan_dirty(), 1);
+}
+
 // -- shared histories: one key, forks of ownership, lost hosts, repeated and reordered delivery
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::item::Kind;
+use super::item::{Kind, is_mark};
 use super::layout::{ENTRY_CLASSES, Meta, shard_of, unpair};
 use super::shard::Locked;
 use super::{Drain, Drained, Inner, Store};
@@ -205,10 +205,14 @@ impl Store {
         let Some(reference) = locked.find(key, hash) else { return };
         let flags = self.inner.flags(flags);
         if flags != 0 {
-            // Only a counter has shares; something else is pending only as a diverged change.
+            // Only a counter has shares; something else is pending only as a diverged change. Nobody would acknowledge a
+            // counter in which this segment has nothing (any more).
+            let (item, origin) = (locked.load(reference), self.inner.origin());
+            let explicit = item.shares.iter().any(|share| share.origin == origin && !is_mark(share));
             let after = |meta: Meta| {
-                let counter = meta.has(Meta::LIVE | Meta::COUNTER);
-                Meta(meta.0 | if counter { flags } else { flags & !Meta::PENDING })
+                let own = meta.has(Meta::OWN) || explicit || item.diverged.is_some();
+                let pends = meta.has(Meta::LIVE | Meta::COUNTER) && own;
+                Meta(meta.0 | if pends { flags } else { flags & !Meta::PENDING })
             };
             let (_, before, _) = locked.change_pair(reference, |value, meta| Some((value, after(meta))));
             self.inner.count_pending(before.has(Meta::PENDING), after(before).has(Meta::PENDING));
