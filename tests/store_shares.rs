@@ -414,6 +414,23 @@ fn what_was_counted_on_a_change_does_not_begin_its_window_before_the_change_is_t
 }
 
 #[test]
+fn a_copy_that_has_expired_on_its_way_ends_older_ones_of_its_window() {
+    let (owns, copy) = (Host::new(1_000), Host::new(9_000));
+    owns.store.incr(KEY, 1, Some(60_000), owner(1)).unwrap();
+    replicate(&owns, &copy);
+    owns.store.expire(KEY, Some(300), owner(1)).unwrap();
+    let mut late = owns.copy().unwrap();
+    late.state.ttl_ms = Some(0);
+    assert_eq!(copy.store.apply_copy(&late, true), Applied::Stored);
+    assert_eq!(copy.value(), None);
+    // But not what was counted apart, in a window of its own.
+    let apart = Host::new(9_000);
+    apart.store.incr(KEY, 2, None, Standing::Degraded).unwrap();
+    assert_eq!(apart.store.apply_copy(&late, true), Applied::Stale);
+    assert_eq!(apart.value(), Some(2));
+}
+
+#[test]
 fn a_counter_in_which_a_host_has_nothing_is_not_pending() {
     let (owns, copy) = (Host::new(1_000), Host::new(9_000));
     owns.store.incr(KEY, 1, None, owner(1)).unwrap();

@@ -155,7 +155,10 @@ impl Locked<'_> {
     }
 
     fn verdict<'a>(&self, local: Option<&Item>, state: &'a State, now_ms: u64, sender_owns: bool) -> Verdict<'a> {
-        if state.ttl_ms == Some(0) && !matches!(state.body, Body::Tombstone(_)) {
+        // It has expired on its way, and so have older states of its window; what was counted apart may not have.
+        let over = state.ttl_ms == Some(0) && !matches!(state.body, Body::Tombstone(_));
+        let ends = |local: &Item| local.window == state.window || !local.has(Meta::PENDING);
+        if over && !local.is_some_and(ends) {
             return Verdict::Stale;
         }
         let origin = self.inner.origin();
