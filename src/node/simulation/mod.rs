@@ -117,12 +117,19 @@ fn whatever_breaks_the_sums_are_exact() {
     assert!(sums.forks > 0 || seeds < SEEDS_TO_FORK, "no slot had two owners in any run: the faults are too tame");
 }
 
+/// What nodes log is not compared: `tracing` remembers for all threads whether anybody listens to a line, and while other
+/// tests run may hold that nobody does.
+fn without_logs(story: &str) -> impl Iterator<Item = &str> {
+    story.lines().filter(|line| !line.contains(" logs "))
+}
+
 #[test]
 fn a_seed_repeats_its_run() {
     for seed in [3, 11, 12] {
         let (one, first) = Run::new(seed, Plant::Nothing, true).go();
         let (other, second) = Run::new(seed, Plant::Nothing, true).go();
-        assert_eq!(one.story(), other.story(), "seed {seed}");
+        let (story, again) = (one.story(), other.story());
+        assert!(without_logs(&story).eq(without_logs(&again)), "seed {seed}:\n{story}\n\n{again}");
         assert_eq!((one.fingerprint(), first.calls), (other.fingerprint(), second.calls), "seed {seed}");
     }
 }
