@@ -234,6 +234,13 @@ impl Peers {
         self.inner.lock().answered.get(node_id).map(Instant::elapsed)
     }
 
+    /// Whether a quorum has answered what was sent in this time.
+    pub fn answered_by_quorum(&self, within: Duration) -> bool {
+        let view = self.view();
+        let answered = |node_id: &str| self.answered_ago(node_id).is_some_and(|ago| ago < within);
+        view.voters.is_quorum(|node_id| view.is_me(node_id) || answered(node_id))
+    }
+
     /// Index in the table of a member of the view.
     pub fn index_of(&self, node_id: &str) -> Option<u16> {
         self.inner.lock().indices.get(node_id).copied()

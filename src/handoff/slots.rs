@@ -75,7 +75,7 @@ pub(super) struct Inner {
     /// When those who claimed what we own were last told so.
     pub(super) told_back: BTreeMap<String, Instant>,
     pub(super) voice: Voice,
-    /// Slots that were taken over without a quorum: others may have changed them with the cluster's word since.
+    /// Slots that were taken over without a quorum that answered: others may have changed them with the cluster's word since.
     pub(super) provisional: BTreeSet<u16>,
 }
 
@@ -268,7 +268,9 @@ impl Ownership {
         {
             let mut inner = self.inner.lock();
             inner.silent_since = None;
-            inner.note_taken(&slots, view.quorum);
+            // One that was stopped in the middle may take what others have taken long since.
+            let lease = Duration::from_millis(LEASE_MS);
+            inner.note_taken(&slots, view.quorum && self.peers.answered_by_quorum(lease));
         }
         tracing::info!(slots = slots.len(), term = term >> 32, "owner of slots");
         for member in view.members.iter().filter(|member| !member.is_me) {

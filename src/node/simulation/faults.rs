@@ -65,6 +65,9 @@ pub struct Plan {
 /// What was held up has arrived this long after the end of a trouble.
 const TROUBLE_OVER_MS: u64 = 2_500;
 
+/// A node that starts is known to all within this.
+const MEET_MS: u64 = 1_000;
+
 /// Usual delays of a line.
 pub const DELAY_MS: (u64, u64) = (1, 3);
 
@@ -117,7 +120,10 @@ impl Plan {
     /// A node that joins one side of a split in halves can make a majority of it while the other side, which has not
     /// heard of the newcomer, still is one. Nothing short of consensus prevents that, so it is not asked for.
     fn keep_joiners_out_of_splits(&mut self) {
-        let cut = |at: u64| self.troubles.iter().any(|(_, from, until)| *from <= at && at <= *until + TROUBLE_OVER_MS);
+        let cut = |at: u64| {
+            let met_by = at + MEET_MS;
+            self.troubles.iter().any(|(_, from, until)| *from <= met_by && at <= *until + TROUBLE_OVER_MS)
+        };
         let splits: Vec<bool> = self.faults.iter().map(|(at, _)| cut(*at)).collect();
         for ((at, fault), in_split) in self.faults.iter_mut().zip(splits) {
             if in_split && matches!(fault, Fault::Start(place) if *place >= self.hosts) {

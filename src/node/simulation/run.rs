@@ -293,6 +293,14 @@ impl Run {
         !known.contains(&other)
     }
 
+    /// Whether there was a host at `at` that this segment's cluster had never seen.
+    pub fn has_strangers(&self, origin: u64, at: u64) -> bool {
+        let origins =
+            self.hosts.iter().filter_map(|host| host.machine.as_ref()).map(|machine| machine.segment.origin());
+        let there = |other: u64| self.met.iter().any(|((one, _), met_at)| *one == other && *met_at < at);
+        origins.filter(|other| *other != origin && there(*other)).any(|other| self.are_strangers(origin, other, at))
+    }
+
     /// Tells how the key that is watched changes on each host.
     fn watch(&mut self) {
         let Some(key) = self.watched else { return };
