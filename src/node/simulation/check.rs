@@ -170,7 +170,7 @@ pub fn sums(run: &Run) -> Verdict {
     let open: u64 = run.running().map(|(_, machine, _)| super::php::unresolved(machine)).sum();
     verdict.lost = run.lost(Lost::Unresolved) + run.lost(Lost::MemoryFull) + open;
     let (by_key, counted, left_out) = (calls_by_key(run), counted_by_key(run), left_out(run));
-    let lossless = is_lossless(&run.plan) && run.left_behind.is_empty();
+    let lossless = is_lossless(&run.plan) && run.kills.is_empty();
     let mut missing_in_all = 0;
     let mut may_be_lost_in_all = 0;
     let Some((_, machine, _)) = run.running().next() else { return verdict };
@@ -255,8 +255,7 @@ fn counted_by_key(run: &Run) -> BTreeMap<usize, Vec<Counted>> {
 
 /// Whether a kill may have taken what this call counted before anybody else had it.
 fn may_be_lost(run: &Run, record: &Record, counted: &BTreeMap<usize, Vec<Counted>>) -> bool {
-    let left = run.left_behind.iter().any(|(origin, _)| *origin == record.origin && record.degraded);
-    left || run.kills.iter().any(|kill| {
+    run.kills.iter().any(|kill| {
         if record.at > kill.at {
             return false;
         }

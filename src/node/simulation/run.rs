@@ -57,8 +57,6 @@ pub struct Run {
     pub kills: Vec<Kill>,
     /// What was lost and itemised on machines that are gone, by reason.
     pub lost_before: [u64; 3],
-    /// Hosts that left and kept something.
-    pub left_behind: Vec<(u64, u64)>,
     /// When one segment's node first had another's in its view.
     met: BTreeMap<(u64, u64), u64>,
     /// The last view of each place that was looked at.
@@ -132,7 +130,6 @@ impl Run {
             workload,
             kills: Vec::new(),
             lost_before: [0; 3],
-            left_behind: Vec::new(),
             met: BTreeMap::new(),
             views: vec![(0, 0); plan.places],
             threads,
@@ -332,7 +329,9 @@ impl Run {
             });
             if !clean {
                 let origin = self.hosts[place].machine.as_ref().map_or(0, |machine| machine.segment.origin());
-                self.left_behind.push((origin, self.now));
+                // Cut off from everybody else, it takes with it what a killed one would.
+                let apart_since = self.plan.apart_since(place, self.now);
+                self.kills.push(Kill { origin, at: self.now, machine_too: true, apart_since });
             }
             self.bury(place, true);
         }
