@@ -267,6 +267,14 @@ fn degraded_changes_yield_to_a_write_and_unsent_increments_survive_them() {
     assert_eq!(b.value(), Some(14));
     go_home(&b, &a, 1);
     assert_eq!((a.value(), b.value(), b.lost()), (Some(14), Some(14), 0));
+    // A set that yields to a delete takes what it set with it, and not what was counted on it.
+    b.store.set(KEY, b"100", None, Standing::Degraded).unwrap();
+    b.store.incr(KEY, 3, None, Standing::Degraded).unwrap();
+    a.store.del(KEY, owner(1)).unwrap();
+    replicate(&a, &b);
+    assert_eq!(b.value(), Some(3));
+    go_home(&b, &a, 1);
+    assert_eq!((a.value(), b.value(), b.lost()), (Some(3), Some(3), 0));
     // Bytes: the same rules.
     a.store.set(KEY, b"text", None, owner(1)).unwrap();
     replicate(&a, &b);
