@@ -160,6 +160,15 @@ fn a_late_share_of_a_window_that_its_owner_has_ended_is_wrong() {
     copy.apply_copy(&early, true);
     assert_eq!((value(&owner, b"k"), value(&copy, b"k")), (Some(1), Some(11)));
     assert!(copy.contradicts(&now, owner.segment().origin()));
+    // An older copy of it was brought home: what the owner has of its own share then is right.
+    let mut older = early;
+    if let Body::Counter(shares) = &mut older.state.body {
+        (shares[0].sequence, shares[0].amount) = (shares[0].sequence - 1, 7);
+    }
+    assert!(matches!(owner.join_home(&older, 1 << 32), Joined::Merged(_)));
+    let now = Copy { key: KeyBuf::new(key(b"k")), state: owner.state(key(b"k")).unwrap() };
+    assert_eq!((value(&owner, b"k"), value(&copy, b"k")), (Some(8), Some(11)));
+    assert!(copy.contradicts(&now, owner.segment().origin()));
 }
 
 #[test]

@@ -179,10 +179,11 @@ fn differ(mine: &State, theirs: &State, me: u64, owner: u64) -> bool {
             // What has come since `theirs` was read is newer, not wrong. The own share is always the latest.
             let newer = |share: &Share| {
                 let same = |their: &&Share| their.origin == share.origin && their.window == share.window;
-                // The owner counts in no former window: one of its own that it does not have (any more) has ended.
-                let ended = share.origin == owner && share.window != window;
+                // The owner counts in no former window: what it says of a share of its own there is the last word, and one
+                // that it does not have (any more) has ended.
+                let former = share.origin == owner && share.window != window;
                 let older = |their: &Share| their.sequence < share.sequence;
-                share.origin != me && theirs.iter().find(same).map_or(!ended, older)
+                share.origin != me && !former && theirs.iter().find(same).is_none_or(older)
             };
             if mine.iter().chain(theirs).any(Share::is_fold) || mine.iter().any(newer) {
                 return false;
