@@ -1,5 +1,6 @@
 //! The links to the members of the view, and what the host's table says of them.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -234,11 +235,12 @@ impl Peers {
         self.inner.lock().answered.get(node_id).map(Instant::elapsed)
     }
 
-    /// Whether a quorum has answered what was sent in this time.
-    pub fn answered_by_quorum(&self, within: Duration) -> bool {
+    /// How long ago the latest of the requests was sent that a quorum has answered while it had this node in its view;
+    /// `None`: no quorum has. This side can have spoken for the cluster since then.
+    pub fn quorum_answered_ago(&self) -> Option<Duration> {
         let view = self.view();
-        let answered = |node_id: &str| self.answered_ago(node_id).is_some_and(|ago| ago < within);
-        view.voters.is_quorum(|node_id| view.is_me(node_id) || answered(node_id))
+        let ago = |node_id: &str| if view.is_me(node_id) { Some(Duration::ZERO) } else { self.answered_ago(node_id) };
+        view.voters.reached(|node_id| ago(node_id).map(Reverse)).map(|Reverse(ago)| ago)
     }
 
     /// Index in the table of a member of the view.
@@ -246,10 +248,17 @@ impl Peers {
         self.inner.lock().indices.get(node_id).copied()
     }
 
-    /// Whether the view shows this very life of `peer`. What comes from one that is gone, or that was started anew, comes
-    /// too late: others may have taken over what it owned, and have asked everybody for copies before that.
+    /// Index in the table of this very life of `peer`, if the view shows it. What comes from one that is gone, or that was
+    /// started anew, comes too late: others may have taken over what it owned, and have asked everybody for copies before.
+    pub fn index_of_life(&self, peer: &Peer) -> Option<u16> {
+        let inner = self.inner.lock();
+        let member = inner.view.member(&peer.node_id).filter(|member| member.generation == peer.generation)?;
+        inner.indices.get(&member.node_id).copied()
+    }
+
+    /// Whether the view shows this very life of `peer`.
     pub fn is_member(&self, peer: &Peer) -> bool {
-        self.inner.lock().view.member(&peer.node_id).is_some_and(|member| member.generation == peer.generation)
+        self.index_of_life(peer).is_some()
     }
 
     /// The table's cell of `node_id`.

@@ -368,13 +368,6 @@ impl Membership {
         })
     }
 
-    /// The latest moment since which this side can have spoken for the cluster: by then a quorum of the settled members
-    /// had answered. `answered` says when the latest of the questions was asked that a member has answered.
-    pub fn answered_by_quorum(&self, now_ms: u64, answered: impl Fn(&str) -> Option<u64>) -> Option<u64> {
-        let at = |node_id: &str| if node_id == self.me.node_id { Some(now_ms) } else { answered(node_id) };
-        self.voters(now_ms).reached(at)
-    }
-
     /// The members that count for the quorum.
     fn voters(&self, now_ms: u64) -> Voters {
         let mine = (self.phase == Phase::Ready && !self.me.client).then_some(&self.me.node_id);

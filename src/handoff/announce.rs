@@ -55,11 +55,13 @@ impl Ownership {
     }
 
     fn owned_by_term(&self) -> BTreeMap<u64, Vec<u16>> {
+        self.by_term((0..SLOTS as u16).filter(|slot| self.is_mine(*slot)))
+    }
+
+    fn by_term(&self, slots: impl Iterator<Item = u16>) -> BTreeMap<u64, Vec<u16>> {
         let table = self.peers.table();
         let mut by_term: BTreeMap<u64, Vec<u16>> = BTreeMap::new();
-        for slot in (0..SLOTS as u16).filter(|slot| self.is_mine(*slot)) {
-            by_term.entry(table.term(slot)).or_default().push(slot);
-        }
+        slots.for_each(|slot| by_term.entry(table.term(slot)).or_default().push(slot));
         by_term
     }
 
@@ -125,14 +127,11 @@ impl Ownership {
     /// Slots that this node took over without a quorum may have been changed with the cluster's word, before or after that:
     /// before it speaks for them it takes in what each member has of them. By now they know that they are this node's.
     async fn make_sure(&self, view: &View) -> bool {
-        let mut by_term: BTreeMap<u64, Vec<u16>> = BTreeMap::new();
-        {
+        let by_term = {
             let mut inner = self.inner.lock();
             inner.provisional.retain(|slot| self.is_mine(*slot));
-            for slot in &inner.provisional {
-                by_term.entry(self.peers.table().term(*slot)).or_default().push(*slot);
-            }
-        }
+            self.by_term(inner.provisional.iter().copied())
+        };
         let others = view.members.iter().filter(|member| !member.is_me && !member.client);
         let others: Vec<String> = others.map(|member| member.node_id.clone()).collect();
         for (term, slots) in by_term {
@@ -181,7 +180,7 @@ impl Ownership {
 
     /// `peer` owns the slots since `term`.
     pub fn take_announcement(self: &Arc<Self>, peer: &Peer, ranges: &[SlotRange], term: u64) -> Response {
-        let Some(index) = self.peers.index_of(&peer.node_id).filter(|_| self.peers.is_member(peer)) else {
+        let Some(index) = self.peers.index_of_life(peer) else {
             return Response::Error("not in the view yet: tell me later".to_string());
         };
         let table = self.peers.table();

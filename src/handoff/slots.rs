@@ -269,8 +269,8 @@ impl Ownership {
             let mut inner = self.inner.lock();
             inner.silent_since = None;
             // One that was stopped in the middle may take what others have taken long since.
-            let lease = Duration::from_millis(LEASE_MS);
-            inner.note_taken(&slots, view.quorum && self.peers.answered_by_quorum(lease));
+            let answered = self.peers.quorum_answered_ago().is_some_and(|ago| ago < Duration::from_millis(LEASE_MS));
+            inner.note_taken(&slots, view.quorum && answered);
         }
         tracing::info!(slots = slots.len(), term = term >> 32, "owner of slots");
         for member in view.members.iter().filter(|member| !member.is_me) {

@@ -25,11 +25,7 @@ impl Handler for PeerHandler {
             Request::Ping => Answer::Now(Response::Pong { vouches: node.peers.is_member(peer) }),
             Request::Call(call) if is_conditional(&call.op) => {
                 let (router, served) = (node.router.clone(), node.router.serve(peer, id, &call));
-                // A task of its own: a connection that is lost must not leave it half decided.
-                let decided = tokio::spawn(async move { router.confirm_served(&call, served).await });
-                Answer::Later(Box::pin(async move {
-                    decided.await.unwrap_or_else(|_| Response::Error("the node is ending".to_string()))
-                }))
+                to_the_end(async move { router.confirm_served(&call, served).await })
             }
             Request::Call(call) => Answer::Now(node.router.serve(peer, id, &call).response),
             Request::Replicate(batch) => Answer::Now(node.replicator.take_batch(peer, batch)),
@@ -38,11 +34,7 @@ impl Handler for PeerHandler {
             }
             Request::Fetch { keys } => Answer::Now(node.replicator.fetch(&keys)),
             Request::Claim { slots, synced_to } => {
-                // A task of its own: a connection that is lost must not leave slots frozen.
-                let handed_over = tokio::spawn(node.ownership.clone().hand_over(peer.clone(), slots, synced_to));
-                Answer::Later(Box::pin(async move {
-                    handed_over.await.unwrap_or_else(|_| Response::Error("the node is ending".to_string()))
-                }))
+                to_the_end(node.ownership.clone().hand_over(peer.clone(), slots, synced_to))
             }
             Request::Announce { slots, term } => Answer::Now(node.ownership.take_announcement(peer, &slots, term)),
             Request::Share(copies) => Answer::Now(node.homeward.receive(copies)),
@@ -78,6 +70,15 @@ impl Handler for PeerHandler {
     }
 
     fn disconnected(&self, _: &Peer) {}
+}
+
+/// An answer that is worked out in a task of its own: a connection that is lost must not leave slots frozen, or an
+/// operation half decided.
+fn to_the_end(answer: impl Future<Output = Response> + Send + 'static) -> Answer {
+    let answered = tokio::spawn(answer);
+    Answer::Later(Box::pin(async move {
+        answered.await.unwrap_or_else(|_| Response::Error("the node is ending".to_string()))
+    }))
 }
 
 /// Answers processes of the segment.

@@ -352,11 +352,7 @@ fn foreign(view: &View) -> Option<String> {
 /// Until when this host may speak for the cluster: as long after a quorum was there to answer as others wait before they
 /// take over from one that is gone. So one that the others do not hear stops in time, whatever it hears of them.
 fn may_lease_until(node: &Node, now: u64) -> u64 {
-    let answered = |node_id: &str| {
-        let ago = node.peers.answered_ago(node_id)?;
-        Some(now.saturating_sub(ago.as_millis() as u64))
-    };
-    node.membership.lock().answered_by_quorum(now, answered).map_or(0, |answered| answered + LEASE_MS)
+    node.peers.quorum_answered_ago().map_or(0, |ago| now.saturating_sub(ago.as_millis() as u64) + LEASE_MS)
 }
 
 /// Publishes the state and renews the lease; whether this host is with its cluster.

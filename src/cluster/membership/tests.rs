@@ -427,6 +427,10 @@ fn previous_lives_of_this_host_are_no_namesakes() {
 
 #[test]
 fn a_quorum_has_answered_since_the_moment_that_enough_of_the_settled_have() {
+    // This node, "b", answers itself.
+    fn answered_by_quorum(membership: &mut Membership, now_ms: u64, by: impl Fn(&str) -> Option<u64>) -> Option<u64> {
+        membership.view(now_ms).voters.reached(|node_id| if node_id == "b" { Some(now_ms) } else { by(node_id) })
+    }
     let mut membership = three();
     let answered = |a: Option<u64>, c: Option<u64>| {
         move |node_id: &str| match node_id {
@@ -435,19 +439,19 @@ fn a_quorum_has_answered_since_the_moment_that_enough_of_the_settled_have() {
             other => panic!("{other} is not asked"),
         }
     };
-    assert_eq!(membership.answered_by_quorum(900, answered(Some(500), Some(700))), Some(700));
-    assert_eq!(membership.answered_by_quorum(900, answered(Some(500), None)), Some(500));
-    assert_eq!(membership.answered_by_quorum(900, answered(None, None)), None);
+    assert_eq!(answered_by_quorum(&mut membership, 900, answered(Some(500), Some(700))), Some(700));
+    assert_eq!(answered_by_quorum(&mut membership, 900, answered(Some(500), None)), Some(500));
+    assert_eq!(answered_by_quorum(&mut membership, 900, answered(None, None)), None);
     // A member that is gone still counts: of four, half is enough only with the lowest node id.
     membership.observe(&seen([node("a", 2), node("c", 3), node("d", 4)]), 1_000);
     let both = |node_id: &str| if node_id == "a" { Some(500) } else { None };
-    assert_eq!(membership.answered_by_quorum(1_100, both), Some(500));
+    assert_eq!(answered_by_quorum(&mut membership, 1_100, both), Some(500));
     let other = |node_id: &str| if node_id == "c" { Some(500) } else { None };
-    assert_eq!(membership.answered_by_quorum(1_100, other), None);
+    assert_eq!(answered_by_quorum(&mut membership, 1_100, other), None);
     let three = |node_id: &str| if node_id == "a" { Some(100) } else { Some(500) };
-    assert_eq!(membership.answered_by_quorum(1_100, three), Some(500));
+    assert_eq!(answered_by_quorum(&mut membership, 1_100, three), Some(500));
     // Alone in its cluster.
     let mut alone = Membership::new(me("b"), false);
     alone.set_phase(Phase::Ready);
-    assert_eq!(alone.answered_by_quorum(700, |_| None), Some(700));
+    assert_eq!(answered_by_quorum(&mut alone, 700, |_| None), Some(700));
 }
