@@ -70,8 +70,8 @@ pub struct View {
     pub members: Vec<Member>,
     /// Who counts for the quorum, in the view or not.
     pub voters: Voters,
-    /// Some other node (for a client: one that may own slots) has been seen alive since the start, or there is nobody to
-    /// join.
+    /// Another node that may own slots (for a member also: a client that has joined) has been seen alive since the start,
+    /// or there is nobody to join.
     pub joined: bool,
     /// This side may speak for the cluster: joined, and more than half of the settled members are alive here, or
     /// exactly half with the lowest node id among them.
@@ -208,8 +208,9 @@ impl Membership {
         let founding = self.is_founding(&by_id);
         for (node_id, sightings) in by_id {
             let Some(chosen) = choose(self.known.get(node_id), &sightings) else { continue };
-            // A client that knows of clients only may be as lost as they are: scripts come in crowds.
-            self.joined |= chosen.live && !(self.me.client && chosen.client);
+            // A client that has not joined may be as lost as this node: scripts come in crowds.
+            let knows_more = !chosen.client || chosen.phase == Phase::Ready && !self.me.client;
+            self.joined |= chosen.live && knows_more;
             let known = self.known.entry(node_id.to_owned()).or_insert_with(|| Known {
                 sighting: chosen.clone(),
                 standing: Standing::Live,

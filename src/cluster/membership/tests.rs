@@ -97,6 +97,16 @@ fn clients_that_know_of_each_other_only_have_joined_nothing() {
 }
 
 #[test]
+fn a_member_has_joined_when_a_client_has_that_it_knows_of() {
+    let mut membership = Membership::new(me("b"), true);
+    let script = |phase| Sighting { client: true, phase, ..node("c", 3) };
+    membership.observe(&seen([script(Phase::Joining)]), 0);
+    assert!(!membership.view(0).joined);
+    membership.observe(&seen([script(Phase::Ready)]), 1);
+    assert!(membership.view(1).joined);
+}
+
+#[test]
 fn seeds_that_turn_out_to_be_this_node_make_a_cluster_of_one() {
     let mut membership = Membership::new(me("b"), true);
     membership.observe(&Snapshot { seeds_are_me: true, ..Snapshot::default() }, 0);
