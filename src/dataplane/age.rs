@@ -23,8 +23,8 @@ const DRIFT: u64 = 5_000;
 /// What is late for this long is so because one of the clocks stood still, as in a sleep (milliseconds).
 const ALWAYS_LATE_MS: u64 = 5_000;
 
-/// Who brings home what was counted or changed apart waits for an answer so long, and then begins anew: what is still
-/// on its way may be of a window that has ended meanwhile and left nothing behind.
+/// Who sends changes, or brings home what was counted or changed apart, waits for an answer so long, and then begins anew:
+/// what is still on its way may be of a window that has ended meanwhile and left nothing behind.
 pub const HOMECOMING_MAX: Duration = Duration::from_secs(1);
 
 /// Says what this side's clock shows.
@@ -96,11 +96,11 @@ impl Ages {
 }
 
 /// A request that was on the way for `late_ms`. `None`: one that is too late. A call's (later than `call_max`) caller has
-/// been answered, and may have made other calls since; a change that comes home has been brought in another way.
+/// been answered, and may have made other calls since; changes have been brought in another way, or will be.
 pub fn aged(mut request: Request, late_ms: u64, call_max: Duration) -> Option<Request> {
     let late_max = match request {
         Request::Call(_) => call_max,
-        Request::Share(_) | Request::Replay(_) | Request::Offer(_) => HOMECOMING_MAX,
+        Request::Replicate(_) | Request::Share(_) | Request::Replay(_) | Request::Offer(_) => HOMECOMING_MAX,
         _ => Duration::MAX,
     };
     if u128::from(late_ms) > late_max.as_millis() {
@@ -114,6 +114,7 @@ pub fn aged(mut request: Request, late_ms: u64, call_max: Duration) -> Option<Re
 mod tests {
     use super::*;
     use crate::wire::decode_frame;
+    use crate::wire::message::Batch;
 
     fn hear(ages: &mut Ages, sent: u64, now: u64) -> u64 {
         let mut bytes = BytesMut::new();
@@ -140,7 +141,9 @@ mod tests {
     #[test]
     fn what_nobody_waits_for_any_more_is_refused_unless_it_may_come_at_any_time() {
         let call_max = Duration::from_millis(200);
-        let homecomings = || [Request::Share(Vec::new()), Request::Replay(Vec::new()), Request::Offer(Vec::new())];
+        let batch = || Request::Replicate(Batch { position: 1, after: 0, applied: Vec::new(), copies: Vec::new() });
+        let homecomings =
+            || [batch(), Request::Share(Vec::new()), Request::Replay(Vec::new()), Request::Offer(Vec::new())];
         for request in homecomings() {
             assert!(aged(request, 1_000, call_max).is_some());
         }
