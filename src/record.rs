@@ -128,6 +128,13 @@ pub struct State {
     pub body: Body,
 }
 
+impl State {
+    /// Whether this replaces `other`, shares apart.
+    pub fn comes_after(&self, other: &Self) -> bool {
+        (self.term, self.stamp) > (other.term, other.stamp)
+    }
+}
+
 /// A set, delete or new deadline made without an owner that speaks for the cluster. The state keeps the (term, stamp) that
 /// it was made over, its base: an owner applies the change when the key still has that stamp, otherwise it yields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

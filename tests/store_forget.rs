@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ephpm_kv::clock::Clock;
 use ephpm_kv::metrics::Lost;
-use ephpm_kv::record::{Body, Copy, Key, KeyBuf, Share};
+use ephpm_kv::record::{Body, Copy, Key, KeyBuf, Share, Window};
 use ephpm_kv::segment::Segment;
 use ephpm_kv::store::{Joined, Standing, Store, StoreOptions, Value};
 
@@ -140,6 +140,14 @@ fn a_copy_that_is_wrong_is_told_from_one_that_is_newer() {
         shares[0].amount += 1;
     }
     assert!(copy.contradicts(&wrong, owner.segment().origin()));
+    // The same share, sent once more since, is no newer.
+    if let Body::Counter(shares) = &mut wrong.state.body {
+        shares[0].sequence -= 1;
+        let window = Window { origin: 77, stamp: 1 };
+        shares.push(Share { origin: 77, window, sequence: 1, amount: 1 });
+        shares[0].amount -= 1;
+    }
+    assert!(copy.contradicts(&wrong, owner.segment().origin()));
     assert!(copy.drop_copy(key(b"k")) && value(&copy, b"k").is_none());
     copy.incr(key(b"mine"), 1, None, Standing::Degraded).unwrap();
     assert!(!copy.drop_copy(key(b"mine")), "nobody else has it");
@@ -191,4 +199,42 @@ fn what_only_a_copy_has_of_a_host_that_is_gone_finds_its_owner() {
     assert_eq!(copy.beyond(&shown(&owner), &origins), None);
     send(&owner, &copy, b"k");
     assert_eq!((value(&copy, b"k"), copy.beyond(&shown(&owner), &origins)), (Some(12), None));
+}
+
+#[test]
+fn a_tombstone_that_comes_after_what_the_owner_has_is_told() {
+    let ((gone, hand), (owner, _), (copy, _)) = (host(), host(), host());
+    let shown = |store: &Store| Copy { key: KeyBuf::new(key(b"k")), state: store.state(key(b"k")).unwrap() };
+    gone.set(key(b"k"), b"10", None, OWNER).unwrap();
+    send(&gone, &owner, b"k");
+    send(&gone, &copy, b"k");
+    assert_eq!(copy.outranks(&shown(&owner)), None);
+    hand.fetch_add(1, Ordering::Relaxed);
+    gone.del(key(b"k"), OWNER).unwrap();
+    send(&gone, &copy, b"k");
+    let state = copy.outranks(&shown(&owner)).expect("the delete");
+    owner.apply_copy(&Copy { key: KeyBuf::new(key(b"k")), state }, false);
+    assert_eq!((value(&owner, b"k"), copy.outranks(&shown(&owner))), (None, None));
+    // What is this host's own finds its way by itself.
+    send(&gone, &owner, b"k");
+    copy.set(key(b"k"), b"1", None, Standing::Degraded).unwrap();
+    assert_eq!(copy.outranks(&shown(&owner)), None);
+}
+
+#[test]
+fn a_share_that_comes_home_after_the_window_that_ended_it_does_not_begin_anew() {
+    let ((owner, hand), (apart, _)) = (host(), host());
+    apart.incr(key(b"k"), 5, Some(60_000), Standing::Degraded).unwrap();
+    let late = Copy { key: KeyBuf::new(key(b"k")), state: apart.state(key(b"k")).unwrap() };
+    assert!(matches!(go_home(&apart, &owner, b"k"), Joined::Merged(_)));
+    owner.set(key(b"k"), b"1", Some(300), OWNER).unwrap();
+    hand.fetch_add(300, Ordering::Relaxed);
+    while !owner.sweep(1_000).round_ended {}
+    assert_eq!(value(&owner, b"k"), None);
+    assert!(matches!(owner.join_home(&late, 1 << 32), Joined::Ended(_)));
+    assert_eq!(value(&owner, b"k"), None);
+    // It does not stay for long.
+    hand.fetch_add(1_500, Ordering::Relaxed);
+    while !owner.sweep(1_000).round_ended {}
+    assert_eq!(owner.stats().entries, 0);
 }

@@ -4,7 +4,8 @@
 //! in two comparisons, nothing changed there between them; a copy that differed both times has missed something, or has
 //! something that it should not. It pulls the slot anew. What it has and the owner has not: if this very owner (by its
 //! term) has written it, it has ended it since; else the owner has never heard of it, and is offered it. So it is with
-//! what a host that is gone has counted: the owner may have taken over from it while the one that had a copy was away.
+//! a state that comes after the owner's, and with what a host that is gone has counted: the owner may have taken over
+//! from it while the one that had a copy was away.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -243,7 +244,7 @@ impl Replicator {
             };
             for copy in copies {
                 repaired += u64::from(self.put_right(&copy, origin));
-                if let Some(state) = self.store.beyond(&copy, &told_by) {
+                if let Some(state) = self.store.outranks(&copy).or_else(|| self.store.beyond(&copy, &told_by)) {
                     offers.push(Copy { key: copy.key.clone(), state });
                 }
                 known.insert(copy.key);
@@ -301,20 +302,23 @@ impl Replicator {
         dropped
     }
 
-    /// A peer has copies of keys of this host's that this host did not show it, or not with all that was counted.
+    /// A peer has copies of keys of this host's that this host did not show it, or not with all that was counted, or
+    /// that come after what it showed.
     pub fn take_offer(&self, copies: Vec<Copy>) -> Response {
         let table = self.peers.table();
         let speaks = table.lease_holds(self.store.clock().now_ms());
         for copy in copies {
             let key = copy.key.as_key();
-            let whole = !matches!(copy.state.body, Body::Elsewhere { .. } | Body::Tombstone(_));
+            let whole = !matches!(copy.state.body, Body::Elsewhere { .. });
             let slot = placement::slot(key.name);
-            if !(speaks && whole && self.owns(slot)) {
+            if !(speaks && whole && self.owns(slot)) || copy.state.term > table.term(slot) {
                 continue;
             }
             // As changed: everybody gets it.
             match self.store.state(key) {
+                None if matches!(copy.state.body, Body::Tombstone(_)) => {}
                 None => _ = self.store.apply_copy(&copy, false),
+                Some(state) if copy.state.comes_after(&state) => _ = self.store.apply_copy(&copy, false),
                 Some(state) if state.window == copy.state.window => _ = self.store.join_home(&copy, table.term(slot)),
                 Some(_) => {}
             }

@@ -144,6 +144,12 @@ impl Store {
         (mine.window == copy.state.window && shares.iter().filter(counts).any(later)).then_some(mine)
     }
 
+    /// This host's state of a key, if it comes after `copy`, which is all that its owner has of it.
+    pub fn outranks(&self, copy: &Copy) -> Option<State> {
+        let mine = self.state(copy.key.as_key())?;
+        (!self.has_own_business(copy.key.as_key()) && mine.comes_after(&copy.state)).then_some(mine)
+    }
+
     /// Whether this host has something of a key that no owner has taken in: a share, or a diverged write.
     pub fn has_own_business(&self, key: Key<'_>) -> bool {
         let hash = self.inner.area.hash(key);
@@ -182,7 +188,8 @@ fn differ(mine: &State, theirs: &State, me: u64, owner: u64) -> bool {
                 // The owner counts in no former window: what it says of a share of its own there is the last word, and one
                 // that it does not have (any more) has ended.
                 let former = share.origin == owner && share.window != window;
-                let older = |their: &Share| their.sequence < share.sequence;
+                // Whoever sends its own share gives it a fresh sequence, also where nothing was counted.
+                let older = |their: &Share| their.sequence < share.sequence && their.amount != share.amount;
                 share.origin != me && !former && theirs.iter().find(same).is_none_or(older)
             };
             if mine.iter().chain(theirs).any(Share::is_fold) || mine.iter().any(newer) {

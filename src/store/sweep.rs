@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::drain::Stuck;
-use super::item::{Content, Kind};
+use super::item::{Content, Kind, is_mark};
 use super::layout::{ENTRY_CLASSES, Meta, Shape, unpair};
 use super::shard::Locked;
 use super::{Fail, Inner, Standing, Stats, Store, Swept, TOMBSTONE_GRACE_MS};
@@ -16,6 +16,10 @@ use crate::segment::table::Owner;
 const RECLAIM_PAGES: usize = 512;
 /// Pages that it passes over, at most, to find them.
 const STEPS_MAX: usize = 1 << 16;
+
+/// A counter that has expired is kept for so long if windows had ended in it: a little longer than a share may be on its
+/// way home.
+const MARKS_OUTLIVE_MS: u64 = 1_500;
 
 /// What room is made for, and so what may give way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +82,8 @@ impl Locked<'_> {
             let reference = self.area.reference(page, class, index);
             let (_, meta) = unpair(self.area.pair(reference).load(Ordering::Acquire));
             let early = !meta.has(Meta::LIVE) && !meta.has(Meta::PENDING) && meta.expired(|| now_ms + early_ms);
-            if early && !self.has_diverged(reference) || meta.expired(|| now_ms) {
+            let over = meta.expired(|| now_ms) && !(visit == Visit::Sweep && self.still_tells(reference, meta, now_ms));
+            if early && !self.has_diverged(reference) || over {
                 self.expire_entry(reference, meta);
                 freed += 1;
             } else if visit == Visit::Told && self.is_told(reference, meta) {
@@ -176,6 +181,13 @@ impl Locked<'_> {
         shape.flags &= !Shape::REFERENCED;
         cell.store(shape.encode(), Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Whether this has expired so lately that what was counted in windows that had ended before may still come home. Its
+    /// marks keep that from beginning anew.
+    fn still_tells(&self, reference: u32, meta: Meta, now_ms: u64) -> bool {
+        let lately = !meta.expired(|| now_ms.saturating_sub(MARKS_OUTLIVE_MS));
+        lately && meta.has(Meta::COUNTER) && self.load(reference).shares.iter().any(is_mark)
     }
 
     fn has_diverged(&self, reference: u32) -> bool {
