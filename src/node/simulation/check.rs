@@ -1,6 +1,6 @@
 //! Judges a run: copies that agree, sums that are exact, deletes that stay.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use super::history::{Counted, How, Record, Ret, Use};
@@ -114,8 +114,7 @@ pub fn agreement(run: &Run) -> Result<(), String> {
         }
     }
     let ttl_apart = if run.plan.troubles.is_empty() { TTL_APART_MS } else { TTL_HELD_MS };
-    let left_out = left_out(run);
-    for key in (0..run.workload.keys.len()).filter(|key| !left_out.contains(key)) {
+    for key in 0..run.workload.keys.len() {
         let mut copies = run.running().map(|(host, machine, _)| (host.place, read(machine, run, key)));
         let Some((first_place, (first, first_ttl))) = copies.next() else { return Ok(()) };
         for (place, (other, ttl)) in copies {
@@ -139,18 +138,9 @@ fn owner_of(machine: &Machine, slot: u16) -> Option<String> {
     member.is_present().then(|| member.node_id.get())
 }
 
-/// Keys whose copies are not compared: those that were set, deleted or given a deadline without their owner, unless they
-/// are asked for.
-fn left_out(run: &Run) -> BTreeSet<usize> {
-    let without = |record: &&Record| record.degraded && !matches!(record.op, Op::Incr { .. });
-    let records = run.workload.records.iter().filter(without);
-    if run.strict { BTreeSet::new() } else { records.map(|record| record.key).collect() }
-}
-
 /// Every key is gone everywhere.
 pub fn all_absent(run: &Run, verdict: &mut Verdict, when: &str) {
-    let left_out = left_out(run);
-    for key in (0..run.workload.keys.len()).filter(|key| !left_out.contains(key)) {
+    for key in 0..run.workload.keys.len() {
         for (host, machine, _) in run.running() {
             let (seen, _) = read(machine, run, key);
             if seen != Seen::Absent {
@@ -169,7 +159,7 @@ pub fn sums(run: &Run) -> Verdict {
     verdict.degraded = records.iter().filter(|record| record.degraded).count() as u64;
     let open: u64 = run.running().map(|(_, machine, _)| super::php::unresolved(machine)).sum();
     verdict.lost = run.lost(Lost::Unresolved) + run.lost(Lost::MemoryFull) + open;
-    let (by_key, counted, left_out) = (calls_by_key(run), counted_by_key(run), left_out(run));
+    let (by_key, counted) = (calls_by_key(run), counted_by_key(run));
     let lossless = is_lossless(&run.plan) && run.kills.is_empty();
     let mut missing_in_all = 0;
     let mut may_be_lost_in_all = 0;
@@ -216,9 +206,7 @@ pub fn sums(run: &Run) -> Verdict {
             Use::Text => every_word_once(run, &name, calls, &value, &mut verdict),
             Use::Timed(_) | Use::Mixed => {}
         }
-        if usage.usage != Use::Mixed || !left_out.contains(&key) {
-            chains(&name, calls, counted.get(&key).map_or(&[][..], Vec::as_slice), &mut verdict);
-        }
+        chains(&name, calls, counted.get(&key).map_or(&[][..], Vec::as_slice), &mut verdict);
         if matches!(usage.usage, Use::Count | Use::Long) {
             gapless(run, &name, calls, &mut verdict);
         }
@@ -283,7 +271,7 @@ fn chains(name: &str, calls: &[&Record], counted: &[Counted], verdict: &mut Verd
     for one in counted {
         let from = one.value.wrapping_sub(one.delta);
         let before = last.insert((one.origin, one.term, one.window), one.value);
-        let may_fall = || began_apart(one, calls) || was_left(one, calls, counted);
+        let may_fall = || began_apart(one, calls) || was_left(one, calls, counted) || was_rivalled(one, counted);
         if let Some(before) = before.filter(|before| from < *before && !may_fall()) {
             verdict.violations.push(format!(
                 "{name}: n{} counted from {from} at {} when it had answered {before} before",
@@ -315,6 +303,14 @@ fn was_left(at: &Counted, calls: &[&Record], counted: &[Counted]) -> bool {
         let other = record.degraded && ends(record) && record.window != Some(at.window);
         other && (begun..=at.at).contains(&record.at) && takes_part(record.place)
     })
+}
+
+/// Whether another owner, at the same time, counted in a window of its own: when that ends (it has a deadline), all that
+/// was counted in it ends for both, or the owner goes on in this one with what it finds of it.
+fn was_rivalled(at: &Counted, counted: &[Counted]) -> bool {
+    let begun = counted.iter().filter(|one| one.window == at.window).map(|one| one.at).min().unwrap_or(at.at);
+    let rival = |one: &&Counted| one.origin != at.origin && one.window != at.window;
+    counted.iter().filter(rival).any(|one| (begun..=at.at).contains(&one.at))
 }
 
 /// Where nothing failed the values of a key are distinct and leave nothing out, whoever owned it.

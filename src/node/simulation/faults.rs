@@ -68,6 +68,9 @@ const TROUBLE_OVER_MS: u64 = 2_500;
 /// A node that starts is known to all within this.
 const MEET_MS: u64 = 1_000;
 
+/// The hosts of the beginning have met.
+const FOUNDED_MS: u64 = 300 + MEET_MS;
+
 /// Usual delays of a line.
 pub const DELAY_MS: (u64, u64) = (1, 3);
 
@@ -113,6 +116,7 @@ impl Plan {
             }
         }
         plan.keep_joiners_out_of_splits();
+        plan.cut_no_founders_apart();
         plan.faults.sort_by_key(|(at, _)| *at);
         plan
     }
@@ -128,6 +132,18 @@ impl Plan {
         for ((at, fault), in_split) in self.faults.iter_mut().zip(splits) {
             if in_split && matches!(fault, Fault::Start(place) if *place >= self.hosts) {
                 *at = self.heal;
+            }
+        }
+    }
+
+    /// Hosts that start together and are cut off from each other before all have heard of all may found a cluster on each
+    /// side, as those do that never meet. Nothing short of consensus on who is to come prevents that, either.
+    fn cut_no_founders_apart(&mut self) {
+        for (at, fault) in &mut self.faults {
+            match fault {
+                Fault::Cut { .. } => *at = (*at).max(FOUNDED_MS),
+                Fault::Mend { .. } => *at = (*at).max(FOUNDED_MS + 1),
+                _ => {}
             }
         }
     }
@@ -171,8 +187,10 @@ impl Plan {
     }
 
     fn kill(&mut self, at: u64, kill: Fault, place: Place, pause: u64) {
-        self.faults.push((at, kill));
-        self.faults.push(((at + pause).min(self.heal), Fault::Start(place)));
+        let again = (at + pause).min(self.heal);
+        // Until then scripts go on with the segment, and nobody hears of it.
+        self.troubles.push((place, at, again));
+        self.faults.extend([(at, kill), (again, Fault::Start(place))]);
     }
 
     /// A partition in two halves that lasts nearly to the end.

@@ -7,8 +7,8 @@
 //! what was answered with what is there.
 //!
 //! `EPHPM_KV_SEED=N` runs one seed and tells what happened in it; `EPHPM_KV_SIM_SEEDS` is how many are run.
-//! `EPHPM_KV_SIM_FIRST` is the first of them. With `EPHPM_KV_SIM_STRICT=1` the copies of keys that were set, deleted or
-//! given a deadline without their owner are compared, too. With `EPHPM_KV_SIM_KEY=name` the story of a seed shows how that key changes on each host.
+//! `EPHPM_KV_SIM_FIRST` is the first of them. With `EPHPM_KV_SIM_KEY=name` the story of a seed shows how that key changes
+//! on each host.
 
 mod check;
 mod dial;

@@ -49,8 +49,6 @@ pub struct Kill {
 /// Everything that moves in a run.
 pub struct Run {
     seed: u64,
-    /// Keys that were written without an owner are judged, too.
-    pub strict: bool,
     pub plan: Plan,
     pub hosts: Vec<Host>,
     pub workload: Workload,
@@ -125,7 +123,6 @@ impl Run {
         let hosts = (0..plan.places).map(|place| Host::new(place, plan.client == Some(place))).collect();
         Self {
             seed,
-            strict: std::env::var_os("EPHPM_KV_SIM_STRICT").is_some(),
             hosts,
             workload,
             kills: Vec::new(),
