@@ -25,6 +25,11 @@ impl Voters {
         by_more.max(by_half)
     }
 
+    /// Whether `pick` picks all of them.
+    pub fn are_all(&self, pick: impl Fn(&str) -> bool) -> bool {
+        self.0.iter().all(|node_id| pick(node_id))
+    }
+
     /// Whether those that `pick` picks are a quorum.
     pub fn is_quorum(&self, pick: impl Fn(&str) -> bool) -> bool {
         self.reached(|node_id| pick(node_id).then_some(())).is_some()

@@ -22,11 +22,11 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time between two rounds of asking everyone.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
-/// How long bytes are asked for that no member has: one may be about to come back.
+/// How long bytes are asked for that no member has: they may be on their way.
 const GIVE_UP_AFTER: Duration = Duration::from_millis(2_000);
 
-/// How long bytes are asked for while some member does not answer.
-const GIVE_UP_ON_SILENCE_AFTER: Duration = Duration::from_secs(10);
+/// How long bytes are asked for while some member does not answer, or is away: it may have been stopped only, or cut off.
+const GIVE_UP_ON_SILENCE_AFTER: Duration = Duration::from_secs(30);
 
 impl Ownership {
     /// The stubs in slots that `wanted` picks.
@@ -43,11 +43,11 @@ impl Ownership {
     }
 
     /// Gets the bytes of stubs in these slots from whichever member has them. Those that none had, and whether every
-    /// member answered.
+    /// member answered, and none that may come back is away.
     pub(super) async fn fetch_bytes(&self, wanted: &(dyn Fn(u16) -> bool + Sync)) -> (BTreeMap<KeyBuf, Held>, bool) {
         let mut missing = self.stubs(wanted);
         let view = self.peers.view();
-        let mut all_answered = true;
+        let mut all_answered = view.voters.are_all(|node_id| view.member(node_id).is_some());
         for member in view.members.iter().filter(|member| !member.is_me && !member.client) {
             if missing.is_empty() {
                 break;

@@ -11,7 +11,7 @@ use super::Replicator;
 use super::receivers::Receiver;
 use crate::dataplane::Peer;
 use crate::placement;
-use crate::record::Copy;
+use crate::record::{Copy, Key};
 use crate::segment::table::Owner;
 use crate::wire::message::Batch;
 
@@ -49,10 +49,10 @@ impl Replicator {
         foreign
     }
 
-    /// Waits until what this host has changed in `slot` since its [position](Replicator::position) was `begun` cannot be
-    /// missed by a successor: a quorum of the members has it, or where only some keep it, all of those. `false`: not
-    /// within `timeout`.
-    pub async fn commit(&self, slot: u16, begun: u64, timeout: Duration) -> bool {
+    /// Waits until what this host has changed of `key` since its [position](Replicator::position) was `begun` cannot be
+    /// missed by a successor: a quorum of the members has it, and of a large value one of its keepers; or where only some
+    /// keep it, all of those. `false`: not within `timeout`.
+    pub async fn commit(&self, key: Key<'_>, begun: u64, timeout: Duration) -> bool {
         let pass = self.commits.asked.fetch_add(1, Ordering::AcqRel) + 1;
         self.commits.wanted.notify_one();
         let mut end = None;
@@ -65,7 +65,7 @@ impl Replicator {
                 if end.is_none() && self.commits.made.load(Ordering::Acquire) >= pass {
                     end = Some(self.position());
                 }
-                if end.is_some_and(|end| self.is_safe(slot, begun, end)) {
+                if end.is_some_and(|end| self.is_safe(key, begun, end)) {
                     return;
                 }
                 acked.await;
@@ -75,16 +75,20 @@ impl Replicator {
     }
 
     /// Whether enough members have all batches after position `begun` up to `end`.
-    fn is_safe(&self, slot: u16, begun: u64, end: u64) -> bool {
-        let view = self.peers.view();
+    fn is_safe(&self, key: Key<'_>, begun: u64, end: u64) -> bool {
+        let (view, value) = (self.peers.view(), self.store.held(key));
         let inner = self.inner.lock();
         let has = |node_id: &str| {
             inner.receivers.get(node_id).is_some_and(|receiver: &Receiver| receiver.has_all(begun, end))
         };
-        if inner.scope.copies_all() {
-            return view.voters.is_quorum(|node_id| view.is_me(node_id) || has(node_id));
+        let keepers = || inner.scope.keepers(placement::slot(key.name), &view.me().node_id, &inner.without_room());
+        if !inner.scope.copies_all() {
+            return keepers().iter().all(|node_id| has(node_id));
         }
-        inner.scope.keepers(slot, &view.me().node_id, &inner.without_room()).iter().all(|node_id| has(node_id))
+        // The others have a stub of it.
+        let is_large = value.is_some_and(|value| inner.scope.is_large(value.len as usize));
+        let is_kept = || keepers().is_empty() || keepers().iter().any(|node_id| has(node_id));
+        view.voters.is_quorum(|node_id| view.is_me(node_id) || has(node_id)) && (!is_large || is_kept())
     }
 
     /// Whether this host may say to `peer` that it has the batch: as long as it would object to a takeover of what is in

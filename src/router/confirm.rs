@@ -36,7 +36,7 @@ impl Router {
         }
         let slot = placement::slot(call.key.as_key().name);
         // So that the caller, who waits a little longer, hears of a refusal.
-        let committed = self.replicator.commit(slot, begun.position, self.patience * 3 / 4).await;
+        let committed = self.replicator.commit(call.key.as_key(), begun.position, self.patience * 3 / 4).await;
         if !self.owns(slot, begun.term) {
             // What has changed hands since may have done so with the effect or without.
             return super::refused(call);

@@ -571,7 +571,8 @@ fn an_owner_killed_while_it_takes_large_values_leaves_each_old_new_or_absent_and
         if dir.join("done").exists() { Ok(()) } else { Err("not yet".to_owned()) }
     });
     for key in &keys {
-        poll(&format!("{key} is the same everywhere"), Duration::from_secs(15), || {
+        // Bytes that only the killed host had are waited for, for half a minute.
+        poll(&format!("{key} is the same everywhere"), Duration::from_secs(45), || {
             let found: Vec<(String, bool)> = cluster.hosts.iter_mut().map(|host| read(host, key)).collect();
             let whole = found[0].0 != "mixed";
             if whole && found.iter().all(|one| *one == found[0] && !one.1) { Ok(()) } else { Err(format!("{found:?}")) }
