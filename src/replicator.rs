@@ -6,6 +6,7 @@
 mod catchup;
 mod commit;
 mod digest;
+mod marks;
 mod pages;
 mod receivers;
 pub mod scope;
@@ -98,6 +99,8 @@ struct Inner {
     position: u64,
     /// Counts the ticks, for whose turn it is.
     tick: usize,
+    /// The last tick handed out everything that had changed before it.
+    all_drained: bool,
     receivers: BTreeMap<String, Receiver>,
     senders: BTreeMap<String, Sender>,
     /// Bytes that their owners do not count on any more.
@@ -160,6 +163,7 @@ impl Replicator {
             scope,
             position: 0,
             tick: 0,
+            all_drained: false,
             receivers: BTreeMap::new(),
             senders: BTreeMap::new(),
             unneeded: pages::Unneeded::default(),
@@ -216,9 +220,11 @@ impl Replicator {
     /// keys), and whether there is more.
     pub fn tick(self: &Arc<Self>) -> (Vec<Copy>, bool) {
         let mut foreign = Vec::new();
+        let marks = self.owed_marks();
         let mut drained = Drained::default();
         self.store.drain(DRAIN_MAX, &mut drained);
         let mut more = drained.copies.len() >= DRAIN_MAX;
+        let all_drained = !more;
         if !drained.copies.is_empty() || !drained.applied.is_empty() {
             let mut own = Vec::with_capacity(drained.copies.len());
             for item in drained.copies {
@@ -234,6 +240,10 @@ impl Replicator {
                 own.push(item.copy);
             }
             self.send(own, drained.applied);
+        }
+        self.inner.lock().all_drained = all_drained;
+        if let Some(marks) = marks.filter(|_| all_drained) {
+            self.tell_marks(marks);
         }
         self.take_turns();
         self.nudge();

@@ -227,14 +227,27 @@ fn a_share_that_comes_home_after_the_window_that_ended_it_does_not_begin_anew() 
     apart.incr(key(b"k"), 5, Some(60_000), Standing::Degraded).unwrap();
     let late = Copy { key: KeyBuf::new(key(b"k")), state: apart.state(key(b"k")).unwrap() };
     assert!(matches!(go_home(&apart, &owner, b"k"), Joined::Merged(_)));
-    owner.set(key(b"k"), b"1", Some(300), OWNER).unwrap();
+    owner.set(key(b"k"), b"1", Some(300), Standing::Owner { term: 2 << 32 }).unwrap();
     hand.fetch_add(300, Ordering::Relaxed);
     while !owner.sweep(1_000).round_ended {}
     assert_eq!(value(&owner, b"k"), None);
-    assert!(matches!(owner.join_home(&late, 1 << 32), Joined::Ended(_)));
+    assert!(matches!(owner.join_home(&late, 2 << 32), Joined::Ended(_)));
     assert_eq!(value(&owner, b"k"), None);
     // It does not stay for long.
     hand.fetch_add(1_500, Ordering::Relaxed);
     while !owner.sweep(1_000).round_ended {}
     assert_eq!(owner.stats().entries, 0);
+}
+
+#[test]
+fn a_change_made_apart_that_has_expired_keeps_nothing_out() {
+    let ((owner, _), (apart, hand)) = (host(), host());
+    owner.set(key(b"k"), b"7", None, OWNER).unwrap();
+    send(&owner, &apart, b"k");
+    apart.set(key(b"k"), b"8", Some(300), Standing::Degraded).unwrap();
+    send(&owner, &apart, b"k");
+    assert_eq!(value(&apart, b"k"), Some(8), "made over what is sent");
+    hand.fetch_add(300, Ordering::Relaxed);
+    send(&owner, &apart, b"k");
+    assert_eq!(value(&apart, b"k"), Some(7));
 }

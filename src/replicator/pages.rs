@@ -77,6 +77,9 @@ impl Replicator {
             let asked = wanted.as_ref().is_none_or(|wanted| wanted.contains(slot)) && (!owned || self.owns(slot));
             asked.then(|| whole_max(slot))
         });
+        if next.is_none() {
+            self.owe_marks(node_id);
+        }
         Response::Page { copies, next }
     }
 

@@ -48,6 +48,8 @@ pub(super) struct Receiver {
     pub wants: Option<Wanted>,
     /// Request ids are its business for so many more passes.
     ids_for: u8,
+    /// It has pulled, and is to be told of the requests whose effect that shows.
+    pub owed_marks: bool,
     /// Until then it is no replica for large values.
     no_room_until: Option<Instant>,
 }

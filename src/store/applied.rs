@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::layout::{IDS_KEPT, SIDE_SHARD};
+use super::layout::{IDS_KEPT, SIDE_SHARD, Stream};
 use super::shard::Locked;
 use super::{Fate, RequestId, Store};
 use crate::error::Refusal;
@@ -13,6 +13,18 @@ use crate::error::Refusal;
 /// Larger ids (nobody counts that far) are refused, so that arithmetic on ids cannot overflow.
 const ID_MAX: u64 = u64::MAX / 2;
 const WORDS: usize = (IDS_KEPT / 64) as usize;
+
+impl Stream {
+    /// Of its last `count` ids (at most [`IDS_KEPT`]) those that are applied.
+    fn applied(&self, count: u64) -> Vec<u64> {
+        let last = self.last.load(Ordering::Relaxed);
+        let applied = |id: &u64| {
+            let (word, bit) = Locked::bit(*id);
+            self.bits[word].load(Ordering::Relaxed) & bit != 0
+        };
+        ((last + 1).saturating_sub(count.min(IDS_KEPT)).max(1)..=last).filter(applied).collect()
+    }
+}
 
 impl Locked<'_> {
     fn bit(id: u64) -> (usize, u64) {
@@ -140,17 +152,25 @@ impl Store {
         true
     }
 
+    /// The requests known to be applied, by stream, among its last `count` ids. When a stopped process holds the table:
+    /// none.
+    pub fn applied_lately(&self, count: u64) -> Vec<(u64, Vec<u64>)> {
+        let Ok(mut locked) = self.inner.lock(SIDE_SHARD) else { return Vec::new() };
+        if locked.take_global().is_err() {
+            return Vec::new();
+        }
+        let streams = (0..locked.area.stream_count).map(|index| locked.area.stream(index));
+        let streams = streams.filter(|cell| cell.id.load(Ordering::Relaxed) != 0);
+        let all = streams.map(|cell| (cell.id.load(Ordering::Relaxed), cell.applied(count)));
+        all.filter(|(_, ids)| !ids.is_empty()).collect()
+    }
+
     /// Largest id seen of a stream, and the ids known to be applied among the last 4,096; `None`: unknown stream.
     pub fn applied(&self, stream: u64) -> Option<(u64, Vec<u64>)> {
         let mut locked = self.inner.lock(SIDE_SHARD).ok()?;
         locked.take_global().ok()?;
         let index = locked.stream(stream, false)?;
         let cell = locked.area.stream(index);
-        let last = cell.last.load(Ordering::Relaxed);
-        let applied = |id: &u64| {
-            let (word, bit) = Locked::bit(*id);
-            cell.bits[word].load(Ordering::Relaxed) & bit != 0
-        };
-        Some((last, (last.saturating_sub(IDS_KEPT - 1)..=last).filter(|id| *id > 0).filter(applied).collect()))
+        Some((cell.last.load(Ordering::Relaxed), cell.applied(IDS_KEPT)))
     }
 }

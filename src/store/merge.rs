@@ -164,10 +164,13 @@ impl Locked<'_> {
         let origin = self.inner.origin();
         let (theirs, content) = shares_and_content(state);
         let fresh = || self.item_of(state, now_ms, sender_owns);
-        let Some(local) = local else {
+        // A change made apart that has expired ends with what it was made over: it is as good as swept.
+        let expired = local.is_some_and(|local| local.kind != Kind::Tombstone && !local.is_live(now_ms));
+        let Some(local) = local.filter(|local| !(expired && local.diverged.is_some())) else {
+            let lost = local.filter(|local| local.has(Meta::PENDING)).map_or(0, |local| local.own_amount(origin));
             let mut item = fresh();
             adopt_own(&mut item, origin);
-            return Verdict::Write(item, content, 0);
+            return Verdict::Write(item, content, lost);
         };
         let same = local.window == state.window;
         let at = |diverged: Option<Diverged>| diverged.map_or(0, |diverged| diverged.at);
@@ -184,7 +187,6 @@ impl Locked<'_> {
             return self.replaced(local, fresh(), content, now_ms);
         }
         // Not newer: only its shares can be, and only to a counter.
-        let expired = local.kind != Kind::Tombstone && !local.is_live(now_ms);
         let is_counter = matches!(state.body, Body::Counter(_));
         if !is_counter || local.kind != Kind::Counter || !same && ended(local, state.window) {
             return Verdict::Stale;

@@ -187,7 +187,8 @@ impl Locked<'_> {
     /// marks keep that from beginning anew.
     fn still_tells(&self, reference: u32, meta: Meta, now_ms: u64) -> bool {
         let lately = !meta.expired(|| now_ms.saturating_sub(MARKS_OUTLIVE_MS));
-        lately && meta.has(Meta::COUNTER) && self.load(reference).shares.iter().any(is_mark)
+        let may = lately && meta.has(Meta::COUNTER) && !self.has_diverged(reference);
+        may && self.load(reference).shares.iter().any(is_mark)
     }
 
     fn has_diverged(&self, reference: u32) -> bool {

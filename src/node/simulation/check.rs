@@ -300,7 +300,8 @@ fn was_left(at: &Counted, calls: &[&Record], counted: &[Counted]) -> bool {
     };
     let ends = |record: &Record| matches!(record.op, Op::Set { .. } | Op::Del) && record.ret == Ret::Done(true);
     calls.iter().any(|record| {
-        let other = record.degraded && ends(record) && record.window != Some(at.window);
+        let deletes = matches!(record.op, Op::Del) || record.window != Some(at.window);
+        let other = record.degraded && ends(record) && deletes;
         other && (begun..=at.at).contains(&record.at) && takes_part(record.place)
     })
 }

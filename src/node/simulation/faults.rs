@@ -225,17 +225,17 @@ impl Plan {
         self.faults.push((to, Fault::Mend { lines }));
     }
 
-    /// Since when what `place` did until `at` may not have reached the others.
+    /// Since when what `place` did until `at` may not have reached the others, of whom those that have left are no help.
     pub fn apart_since(&self, place: Place, at: u64) -> u64 {
-        let mut since = at;
-        loop {
-            let over = |until: u64| until + TROUBLE_OVER_MS >= since;
-            let before = self.troubles.iter().filter(|(of, from, until)| *of == place && *from < since && over(*until));
-            match before.map(|(_, from, _)| *from).min() {
-                Some(from) => since = from,
-                None => return since,
-            }
-        }
+        let troubled = |of: Place, now: u64| {
+            let over = |until: u64| until + TROUBLE_OVER_MS;
+            self.troubles.iter().any(|(at, from, until)| *at == of && (*from..=over(*until)).contains(&now))
+        };
+        let left = |by: &u64, fault: &Fault, of: Place| *by <= at && matches!(fault, Fault::Leave(it) if *it == of);
+        let has_left = |of: Place| self.faults.iter().any(|(by, fault)| left(by, fault, of));
+        let others: Vec<Place> = (0..self.hosts).filter(|other| *other != place && !has_left(*other)).collect();
+        let apart = |now: &u64| troubled(place, *now) || others.iter().all(|other| troubled(*other, *now));
+        (0..=at).rev().take_while(apart).last().unwrap_or(at)
     }
 
     /// Whether something was wrong anywhere at that time, or had been a moment before. What one side of a split
