@@ -25,9 +25,9 @@ impl Voters {
         by_more.max(by_half)
     }
 
-    /// Whether `pick` picks all of them.
-    pub fn are_all(&self, pick: impl Fn(&str) -> bool) -> bool {
-        self.0.iter().all(|node_id| pick(node_id))
+    /// Whether `pick` picks any of them.
+    pub fn any(&self, pick: impl Fn(&str) -> bool) -> bool {
+        self.0.iter().any(|node_id| pick(node_id))
     }
 
     /// Whether those that `pick` picks are a quorum.

@@ -47,7 +47,7 @@ impl Ownership {
     pub(super) async fn fetch_bytes(&self, wanted: &(dyn Fn(u16) -> bool + Sync)) -> (BTreeMap<KeyBuf, Held>, bool) {
         let mut missing = self.stubs(wanted);
         let view = self.peers.view();
-        let mut all_answered = view.voters.are_all(|node_id| view.member(node_id).is_some());
+        let mut all_answered = !view.voters.any(|node_id| view.member(node_id).is_none());
         for member in view.members.iter().filter(|member| !member.is_me && !member.client) {
             if missing.is_empty() {
                 break;

@@ -16,8 +16,8 @@ pub(super) async fn find_owners(node: &Arc<Node>, until: Instant) {
     while Instant::now() < until {
         let (foreign, _) = node.replicator.tick();
         node.homeward.take(foreign);
-        let nobody_to_find = node.peers.view().joined && !has_heirs(node);
-        if node.homeward.all_home() || nobody_to_find {
+        let view = node.peers.view();
+        if node.homeward.all_home() || view.joined && nobody_will_come(node, !view.quorum) {
             break;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -29,10 +29,19 @@ fn has_heirs(node: &Node) -> bool {
     node.peers.view().owners_eligible().iter().any(|member| !member.is_me)
 }
 
+/// Whether there is nobody who may take what this node has, nor will be: to a side without a quorum (`apart`) the members
+/// that it remembers are only cut off, and may be there again in a moment.
+fn nobody_will_come(node: &Node, apart: bool) -> bool {
+    let view = node.peers.view();
+    let is_away = |node_id: &str| view.member(node_id).is_none();
+    !(has_heirs(node) || apart && view.voters.any(is_away))
+}
+
 /// Hands slots and shares over, tells the cluster, and waits until it knows.
 pub(super) async fn leave(node: &Arc<Node>, gossip: &dyn Voice, deadline: Instant) {
     let table = node.segment.table();
     tracing::info!("leaving the cluster");
+    let apart = !node.peers.view().quorum;
     table.set_state(NodeState::Leaving, "");
     node.leaving.send_replace(true);
     node.membership.lock().set_phase(Phase::Leaving);
@@ -41,7 +50,7 @@ pub(super) async fn leave(node: &Arc<Node>, gossip: &dyn Voice, deadline: Instan
         let (foreign, _) = node.replicator.tick();
         node.homeward.take(foreign);
         let nothing_held = node.ownership.owned() == 0 && node.homeward.all_home();
-        if nothing_held || !has_heirs(node) || Instant::now() >= deadline {
+        if nothing_held || nobody_will_come(node, apart) || Instant::now() >= deadline {
             break;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -60,7 +69,7 @@ pub(super) async fn leave(node: &Arc<Node>, gossip: &dyn Voice, deadline: Instan
         let (_, foreign) = node.replicator.flush_to(&node_id, u64::MAX, left.min(Duration::from_millis(100))).await;
         node.homeward.take(foreign);
     }
-    while has_heirs(node) && !node.homeward.all_home() && Instant::now() < deadline {
+    while !nobody_will_come(node, apart) && !node.homeward.all_home() && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }

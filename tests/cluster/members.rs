@@ -41,6 +41,37 @@ fn a_host_that_leaves_in_order_loses_nothing() {
 }
 
 #[test]
+fn a_host_that_stops_as_soon_as_it_is_no_longer_cut_off_brings_home_what_it_counted_meanwhile() {
+    let mut cluster = Cluster::with(3, |spec| {
+        spec.ini.insert("leave_timeout_ms".into(), "10000".into());
+    });
+    let names: Vec<String> = (0..30).map(|number| format!("apart:{number}")).collect();
+    for name in &names {
+        cluster.hosts[0].incr(name, 1);
+    }
+    for host in &cluster.hosts[..2] {
+        host.stop();
+    }
+    let apart = &mut cluster.hosts[2];
+    poll("it is alone", Duration::from_secs(10), || match apart.info().members {
+        1 => Ok(()),
+        members => Err(format!("{members} members")),
+    });
+    for name in &names {
+        assert!(apart.incr(name, 10).1, "{name} is counted without the others");
+    }
+    let apart = cluster.hosts.pop().expect("host2");
+    for host in &cluster.hosts {
+        host.signal(libc::SIGCONT);
+    }
+    assert!(apart.quit().success());
+    for name in &names {
+        cluster.wait_value(name, 11, Duration::from_secs(10));
+    }
+    cluster.quit();
+}
+
+#[test]
 fn a_counter_outlives_every_single_host_when_they_restart_in_turn() {
     let mut cluster = Cluster::new(3);
     let keys: Vec<String> = (0..20).map(|number| format!("turn:{number}")).collect();
