@@ -1,9 +1,9 @@
 //! After a pull: which requests show their effect in what was pulled.
 //!
-//! Changes travel in batches with the ids of the requests that made them, but a pull brings copies only. A host that was
-//! asked what became of a request would deny what its own copy shows. So once a peer has pulled to the end,
-//! it is told which requests have been applied here lately: in a batch after everything that had changed by then, so
-//! never before a state that shows their effect.
+//! Changes travel in batches with the ids of the requests that made them, but a pull brings copies only. A host that is
+//! asked what became of a request would deny what its own copy shows. So once a peer has pulled to the end, it is told
+//! which requests have been applied here lately: in a batch after everything that had changed by then, so never before a
+//! state that shows their effect.
 
 use std::sync::Arc;
 
@@ -30,9 +30,8 @@ impl Replicator {
         let inner = self.inner.lock();
         let due = inner.all_drained && inner.receivers.values().any(|receiver| receiver.owed_marks);
         drop(inner);
-        due.then(|| {
-            self.store.applied_lately(IDS_TOLD).into_iter().map(|(stream, ids)| AppliedIds { stream, ids }).collect()
-        })
+        let marks = due.then(|| self.store.applied_lately(IDS_TOLD)).flatten()?;
+        Some(marks.into_iter().map(|(stream, ids)| AppliedIds { stream, ids }).collect())
     }
 
     /// Tells those who have pulled. `marks`: what was owed before a pass began that handed out everything.

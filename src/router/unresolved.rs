@@ -71,7 +71,7 @@ impl Router {
     /// Asks whoever can tell. The node itself while its segment lives: of others "applied" can be believed (the mark
     /// travels with the copy), but a node that is merely cut off may have applied the call, and will bring its share home.
     /// Once that segment is gone for good all members are asked. If none of them has the mark and it has left in order,
-    /// the call was not applied. If it was killed nobody can tell: a copy may have come by a pull, which brings no marks.
+    /// the call was not applied. If it was killed nobody can tell: a copy may have come by a pull, whose marks come later.
     async fn ask_fate(&self, call: &Call, pending: &Pending) -> Option<Fate> {
         let cell = self.peers.cell(&pending.node_id)?;
         let same_segment = cell.origin.load(Ordering::Acquire) == pending.origin;

@@ -152,17 +152,14 @@ impl Store {
         true
     }
 
-    /// The requests known to be applied, by stream, among its last `count` ids. When a stopped process holds the table:
-    /// none.
-    pub fn applied_lately(&self, count: u64) -> Vec<(u64, Vec<u64>)> {
-        let Ok(mut locked) = self.inner.lock(SIDE_SHARD) else { return Vec::new() };
-        if locked.take_global().is_err() {
-            return Vec::new();
-        }
+    /// The requests known to be applied, by stream, among its last `count` ids; `None`: a stopped process holds the table.
+    pub fn applied_lately(&self, count: u64) -> Option<Vec<(u64, Vec<u64>)>> {
+        let mut locked = self.inner.lock(SIDE_SHARD).ok()?;
+        locked.take_global().ok()?;
         let streams = (0..locked.area.stream_count).map(|index| locked.area.stream(index));
         let streams = streams.filter(|cell| cell.id.load(Ordering::Relaxed) != 0);
         let all = streams.map(|cell| (cell.id.load(Ordering::Relaxed), cell.applied(count)));
-        all.filter(|(_, ids)| !ids.is_empty()).collect()
+        Some(all.filter(|(_, ids)| !ids.is_empty()).collect())
     }
 
     /// Largest id seen of a stream, and the ids known to be applied among the last 4,096; `None`: unknown stream.
