@@ -208,17 +208,18 @@ fn a_tombstone_that_comes_after_what_the_owner_has_is_told() {
     gone.set(key(b"k"), b"10", None, OWNER).unwrap();
     send(&gone, &owner, b"k");
     send(&gone, &copy, b"k");
-    assert_eq!(copy.outranks(&shown(&owner)), None);
+    assert_eq!(copy.outranks(&shown(&owner), 2 << 32), None);
     hand.fetch_add(1, Ordering::Relaxed);
     gone.del(key(b"k"), OWNER).unwrap();
     send(&gone, &copy, b"k");
-    let state = copy.outranks(&shown(&owner)).expect("the delete");
+    assert_eq!(copy.outranks(&shown(&owner), 1 << 32), None, "the owner has told that itself");
+    let state = copy.outranks(&shown(&owner), 2 << 32).expect("the delete");
     owner.apply_copy(&Copy { key: KeyBuf::new(key(b"k")), state }, false);
-    assert_eq!((value(&owner, b"k"), copy.outranks(&shown(&owner))), (None, None));
+    assert_eq!((value(&owner, b"k"), copy.outranks(&shown(&owner), 2 << 32)), (None, None));
     // What is this host's own finds its way by itself.
     send(&gone, &owner, b"k");
     copy.set(key(b"k"), b"1", None, Standing::Degraded).unwrap();
-    assert_eq!(copy.outranks(&shown(&owner)), None);
+    assert_eq!(copy.outranks(&shown(&owner), 2 << 32), None);
 }
 
 #[test]

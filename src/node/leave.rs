@@ -47,9 +47,11 @@ pub(super) async fn leave(node: &Arc<Node>, gossip: &dyn Voice, deadline: Instan
     node.membership.lock().set_phase(Phase::Leaving);
     gossip.set_phase(Phase::Leaving).await;
     loop {
+        // What others did not answer in time is this host's to count, if they say that it is not in their count.
+        let resolved = table.unresolved.load(Ordering::Relaxed) == 0;
         let (foreign, _) = node.replicator.tick();
         node.homeward.take(foreign);
-        let nothing_held = node.ownership.owned() == 0 && node.homeward.all_home();
+        let nothing_held = node.ownership.owned() == 0 && node.homeward.all_home() && resolved;
         if nothing_held || nobody_will_come(node, apart) || Instant::now() >= deadline {
             break;
         }

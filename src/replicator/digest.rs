@@ -244,7 +244,9 @@ impl Replicator {
             };
             for copy in copies {
                 repaired += u64::from(self.put_right(&copy, origin));
-                if let Some(state) = self.store.outranks(&copy).or_else(|| self.store.beyond(&copy, &told_by)) {
+                let term = self.peers.table().term(placement::slot(copy.key.as_key().name));
+                let more = self.store.outranks(&copy, term).or_else(|| self.store.beyond(&copy, &told_by));
+                if let Some(state) = more {
                     offers.push(Copy { key: copy.key.clone(), state });
                 }
                 known.insert(copy.key);

@@ -144,10 +144,12 @@ impl Store {
         (mine.window == copy.state.window && shares.iter().filter(counts).any(later)).then_some(mine)
     }
 
-    /// This host's state of a key, if it comes after `copy`, which is all that its owner has of it.
-    pub fn outranks(&self, copy: &Copy) -> Option<State> {
+    /// This host's state of a key, if it comes after `copy`, which its owner since `term` has shown: of an owner before it.
+    /// What the owner itself has written since then comes after it, too.
+    pub fn outranks(&self, copy: &Copy, term: u64) -> Option<State> {
         let mine = self.state(copy.key.as_key())?;
-        (!self.has_own_business(copy.key.as_key()) && mine.comes_after(&copy.state)).then_some(mine)
+        let is_news = mine.term < term && mine.comes_after(&copy.state);
+        (is_news && !self.has_own_business(copy.key.as_key())).then_some(mine)
     }
 
     /// Whether this host has something of a key that no owner has taken in: a share, or a diverged write.

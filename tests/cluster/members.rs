@@ -72,6 +72,25 @@ fn a_host_that_stops_as_soon_as_it_is_no_longer_cut_off_brings_home_what_it_coun
 }
 
 #[test]
+fn a_host_that_stops_finds_out_first_what_became_of_its_calls() {
+    let mut cluster = Cluster::with(3, |spec| {
+        spec.ini.insert("leave_timeout_ms".into(), "10000".into());
+    });
+    let names = cluster.keys_owned_by("host0", "asked", 10);
+    cluster.hosts[0].stop();
+    for name in &names {
+        assert!(cluster.hosts[2].incr(name, 10).1, "{name} is counted without its owner");
+    }
+    let caller = cluster.hosts.pop().expect("host2");
+    cluster.hosts[0].signal(libc::SIGCONT);
+    assert!(caller.quit().success());
+    for name in &names {
+        cluster.wait_value(name, 10, Duration::from_secs(10));
+    }
+    cluster.quit();
+}
+
+#[test]
 fn a_counter_outlives_every_single_host_when_they_restart_in_turn() {
     let mut cluster = Cluster::new(3);
     let keys: Vec<String> = (0..20).map(|number| format!("turn:{number}")).collect();
