@@ -435,3 +435,26 @@ fn a_late_share_does_a_stub_no_harm() {
     assert_eq!(b.take(&Copy { key: KeyBuf::new(KEY), state: late }), Applied::Stale);
     assert_eq!(b.read(KEY), Read::Elsewhere(5_000));
 }
+
+#[test]
+fn an_owner_goes_back_to_an_older_copy_of_what_nobody_has_the_bytes_of() {
+    let (gone, owner, keeper) = (Host::new(), Host::new(), Host::new());
+    gone.store.set(KEY, &[b'o'; 900], None, OWNER).unwrap();
+    keeper.take(&gone.whole());
+    gone.hand.fetch_add(1, Ordering::Relaxed);
+    gone.store.set(KEY, &[b'n'; 950], Some(60_000), OWNER).unwrap();
+    owner.take(&gone.stub());
+    let held = owner.store.held(KEY).unwrap();
+    let term = 2 << 32;
+    owner.hand.fetch_add(10_000, Ordering::Relaxed);
+    assert!(owner.store.go_back(&held, &keeper.whole(), term));
+    assert_eq!(owner.read(KEY), Read::Bytes(vec![b'o'; 900]));
+    assert_eq!(owner.store.ttl(KEY).unwrap(), Ttl::Ms(50_000), "the deadline is the newest");
+    // All take that now, the one that was gone included.
+    for other in [&gone, &keeper] {
+        other.take(&owner.whole());
+        assert_eq!(other.read(KEY), Read::Bytes(vec![b'o'; 900]));
+    }
+    assert!(!owner.store.go_back(&held, &keeper.whole(), term), "it has changed since");
+    owner.store.verify().unwrap();
+}

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::slots::Ownership;
 use crate::placement;
-use crate::record::KeyBuf;
+use crate::record::{Body, Copy, KeyBuf};
 use crate::store::Held;
 use crate::wire::message::{Request, Response};
 
@@ -28,6 +28,25 @@ const GIVE_UP_AFTER: Duration = Duration::from_millis(2_000);
 /// How long bytes are asked for while some member does not answer, or is away: it may have been stopped only, or cut off.
 const GIVE_UP_ON_SILENCE_AFTER: Duration = Duration::from_secs(30);
 
+/// What is known of a value whose bytes are not here.
+pub(super) struct Lacking {
+    held: Held,
+    /// The newest copy of it that came whole, but is not the newest.
+    older: Option<Copy>,
+}
+
+impl Lacking {
+    fn offer(&mut self, copy: Copy) {
+        let whole = matches!(copy.state.body, Body::Bytes(_)) && copy.state.diverged.is_none();
+        if whole && self.older.as_ref().is_none_or(|older| copy.state.comes_after(&older.state)) {
+            self.older = Some(copy);
+        }
+    }
+}
+
+/// Such values, by key.
+pub(super) type Missing = BTreeMap<KeyBuf, Lacking>;
+
 impl Ownership {
     /// The stubs in slots that `wanted` picks.
     fn stubs(&self, wanted: &(dyn Fn(u16) -> bool + Sync)) -> BTreeMap<KeyBuf, Held> {
@@ -44,8 +63,9 @@ impl Ownership {
 
     /// Gets the bytes of stubs in these slots from whichever member has them. Those that none had, and whether every
     /// member answered, and none that may come back is away.
-    pub(super) async fn fetch_bytes(&self, wanted: &(dyn Fn(u16) -> bool + Sync)) -> (BTreeMap<KeyBuf, Held>, bool) {
-        let mut missing = self.stubs(wanted);
+    pub(super) async fn fetch_bytes(&self, wanted: &(dyn Fn(u16) -> bool + Sync)) -> (Missing, bool) {
+        let stubs = self.stubs(wanted).into_iter();
+        let mut missing: Missing = stubs.map(|(key, held)| (key, Lacking { held, older: None })).collect();
         let view = self.peers.view();
         let mut all_answered = !view.voters.any(|node_id| view.member(node_id).is_none());
         for member in view.members.iter().filter(|member| !member.is_me && !member.client) {
@@ -58,18 +78,20 @@ impl Ownership {
     }
 
     /// The same from one member; whether it answered.
-    async fn fetch_from(&self, node_id: &str, missing: &mut BTreeMap<KeyBuf, Held>) -> bool {
+    async fn fetch_from(&self, node_id: &str, missing: &mut Missing) -> bool {
         let mut keys: Vec<KeyBuf> = missing.keys().cloned().collect();
         while !keys.is_empty() {
             let asked = keys[..keys.len().min(KEYS_MAX)].to_vec();
             let count = asked.len();
             let answer = self.peers.ask(node_id, Request::Fetch { keys: asked }, FETCH_TIMEOUT).await;
             let Ok(Response::Page { copies, next }) = answer else { return false };
-            for copy in &copies {
-                self.store.apply_copy(copy, false);
+            for copy in copies {
+                self.store.apply_copy(&copy, false);
                 // It may have been replaced meanwhile, or found no room.
                 if self.store.held(copy.key.as_key()).is_none_or(|held| held.whole) {
                     missing.remove(&copy.key);
+                } else if let Some(lacking) = missing.get_mut(&copy.key) {
+                    lacking.offer(copy);
                 }
             }
             keys.drain(..next.map_or(count, |next| (next as usize).clamp(1, count)));
@@ -77,8 +99,9 @@ impl Ownership {
         true
     }
 
-    /// Gets the bytes that this host lacks of what it owns. A value whose bytes no reachable member has is lost: it is
-    /// deleted, so that the key can be used again and no host promises what nobody can read.
+    /// Gets the bytes that this host lacks of what it owns. A value whose bytes no reachable member has is lost: this host
+    /// goes on from the newest copy of it that any has the bytes of. If there is none it is deleted, so that the key can be
+    /// used again and no host promises what nobody can read.
     pub fn bring_bytes(self: &Arc<Self>) {
         if !self.bringing.swap(true, Ordering::AcqRel) {
             let ownership = self.clone();
@@ -105,19 +128,27 @@ impl Ownership {
     }
 
     /// Without the majority nothing is given up: the other side may have the bytes.
-    fn give_up(&self, missing: BTreeMap<KeyBuf, Held>) {
+    fn give_up(&self, missing: Missing) {
         let table = self.peers.table();
         if !self.peers.view().quorum || !table.lease_holds(self.store.clock().now_ms()) {
             return;
         }
-        let lost = |held: &&Held| {
-            let slot = placement::slot(held.key.as_key().name);
-            self.is_mine(slot) && self.store.give_up(held, table.term(slot))
-        };
-        let values = missing.values().filter(lost).count();
-        if values > 0 {
-            self.store.segment().metrics().values_lost.fetch_add(values as u64, Ordering::Relaxed);
-            tracing::error!(values, "large values are lost: no reachable member has their bytes (ephpm_kv.replicas)");
+        let (mut older, mut deleted) = (0, 0);
+        for (key, Lacking { held, older: copy }) in missing {
+            let slot = placement::slot(key.as_key().name);
+            match copy {
+                _ if !self.is_mine(slot) => {}
+                Some(copy) => older += u64::from(self.store.go_back(&held, &copy, table.term(slot))),
+                None => deleted += u64::from(self.store.give_up(&held, table.term(slot))),
+            }
+        }
+        if older + deleted > 0 {
+            self.store.segment().metrics().values_lost.fetch_add(older + deleted, Ordering::Relaxed);
+            tracing::error!(
+                older,
+                deleted,
+                "large values are lost: no reachable member has their bytes (ephpm_kv.replicas)"
+            );
         }
     }
 }

@@ -7,7 +7,7 @@ use super::item::{Content, Kind};
 use super::layout::{Meta, shard_of, unpair};
 use super::shard::Locked;
 use super::{Fail, Standing, Store};
-use crate::record::{Key, KeyBuf, Window};
+use crate::record::{Body, Copy, Key, KeyBuf, Window};
 
 /// Pages that one call of [`Store::values`] looks at.
 const PAGES_PER_CALL: usize = 256;
@@ -76,6 +76,23 @@ impl Store {
                 return Ok(false);
             }
             Ok(locked.remove(&change)?.0)
+        });
+        done.unwrap_or(false)
+    }
+
+    /// An owner goes on from an older copy of a value whose newest bytes nobody has, unless it has changed. Whether it does.
+    pub fn go_back(&self, held: &Held, older: &Copy, term: u64) -> bool {
+        let Body::Bytes(bytes) = &older.state.body else { return false };
+        let change = self.change(held.key.as_key(), Standing::Owner { term });
+        let done = self.attempt(change.hash, |locked| {
+            let (found, _) = locked.open(&change);
+            let stub = found.filter(|(_, item)| item.window == held.window && matches!(item.kind, Kind::Elsewhere(_)));
+            let Some((reference, item)) = stub else {
+                locked.unclaim();
+                return Ok(false);
+            };
+            let deadline = item.deadline;
+            locked.replace_at(&change, Some((reference, item)), bytes, deadline).map(|_| true)
         });
         done.unwrap_or(false)
     }

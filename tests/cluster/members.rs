@@ -82,8 +82,14 @@ fn a_host_that_stops_finds_out_first_what_became_of_its_calls() {
         assert!(cluster.hosts[2].incr(name, 10).1, "{name} is counted without its owner");
     }
     let caller = cluster.hosts.pop().expect("host2");
+    let spec = caller.spec.clone();
+    let end = std::thread::spawn(move || caller.quit());
+    poll("host2 begins to leave", Duration::from_secs(5), || match spec.stderr() {
+        log if log.contains("leaving the cluster") => Ok(()),
+        log => Err(log),
+    });
     cluster.hosts[0].signal(libc::SIGCONT);
-    assert!(caller.quit().success());
+    assert!(end.join().expect("its status").success());
     for name in &names {
         cluster.wait_value(name, 10, Duration::from_secs(10));
     }
