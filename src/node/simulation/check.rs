@@ -21,6 +21,9 @@ const TTL_APART_MS: u64 = 1_000;
 /// The same where a copy may have waited on a line that was cut.
 const TTL_HELD_MS: u64 = 1_000;
 
+/// What has a deadline that a run sees the end of lives for so long at the most.
+const SHORT_TTL_MS: u64 = 2_500;
+
 /// What a run came to.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
@@ -271,7 +274,7 @@ fn chains(name: &str, calls: &[&Record], counted: &[Counted], verdict: &mut Verd
     for one in counted {
         let from = one.value.wrapping_sub(one.delta);
         let before = last.insert((one.origin, one.term, one.window), one.value);
-        let may_fall = || began_apart(one, calls) || was_left(one, calls, counted) || was_rivalled(one, counted);
+        let may_fall = || began_apart(one, calls) || was_left(one, calls, counted) || was_rivalled(one, calls, counted);
         if let Some(before) = before.filter(|before| from < *before && !may_fall()) {
             verdict.violations.push(format!(
                 "{name}: n{} counted from {from} at {} when it had answered {before} before",
@@ -306,12 +309,15 @@ fn was_left(at: &Counted, calls: &[&Record], counted: &[Counted]) -> bool {
     })
 }
 
-/// Whether another owner, at the same time, counted in a window of its own: when that ends (it has a deadline), all that
-/// was counted in it ends for both, or the owner goes on in this one with what it finds of it.
-fn was_rivalled(at: &Counted, counted: &[Counted]) -> bool {
+/// Whether another host has counted in a window of its own that lived at the same time: when that ends (it has a deadline)
+/// at an owner, all that was counted in it ends for both, or the owner goes on in this one with what it finds of it.
+fn was_rivalled(at: &Counted, calls: &[&Record], counted: &[Counted]) -> bool {
     let begun = counted.iter().filter(|one| one.window == at.window).map(|one| one.at).min().unwrap_or(at.at);
-    let rival = |one: &&Counted| one.origin != at.origin && one.window != at.window;
-    counted.iter().filter(rival).any(|one| (begun..=at.at).contains(&one.at))
+    let meanwhile = begun.saturating_sub(SHORT_TTL_MS)..=at.at;
+    let rival = |one: &Counted| one.origin != at.origin && one.window != at.window && meanwhile.contains(&one.at);
+    let apart = |record: &&Record| record.degraded && record.delta() != 0 && record.origin != at.origin;
+    let elsewhere = |record: &&Record| record.window != Some(at.window) && meanwhile.contains(&record.at);
+    counted.iter().any(rival) || calls.iter().copied().any(|record| apart(&record) && elsewhere(&record))
 }
 
 /// Where nothing failed the values of a key are distinct and leave nothing out, whoever owned it.
