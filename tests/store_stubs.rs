@@ -447,7 +447,7 @@ fn an_owner_goes_back_to_an_older_copy_of_what_nobody_has_the_bytes_of() {
     let held = owner.store.held(KEY).unwrap();
     let term = 2 << 32;
     owner.hand.fetch_add(10_000, Ordering::Relaxed);
-    assert!(owner.store.go_back(&held, &keeper.whole(), term));
+    assert!(owner.store.give_up(&held, Some(&keeper.whole()), term));
     assert_eq!(owner.read(KEY), Read::Bytes(vec![b'o'; 900]));
     assert_eq!(owner.store.ttl(KEY).unwrap(), Ttl::Ms(50_000), "the deadline is the newest");
     // All take that now, the one that was gone included.
@@ -455,6 +455,6 @@ fn an_owner_goes_back_to_an_older_copy_of_what_nobody_has_the_bytes_of() {
         other.take(&owner.whole());
         assert_eq!(other.read(KEY), Read::Bytes(vec![b'o'; 900]));
     }
-    assert!(!owner.store.go_back(&held, &keeper.whole(), term), "it has changed since");
+    assert!(!owner.store.give_up(&held, Some(&keeper.whole()), term), "it has changed since");
     owner.store.verify().unwrap();
 }

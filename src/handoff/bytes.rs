@@ -136,10 +136,8 @@ impl Ownership {
         let (mut older, mut deleted) = (0, 0);
         for (key, Lacking { held, older: copy }) in missing {
             let slot = placement::slot(key.as_key().name);
-            match copy {
-                _ if !self.is_mine(slot) => {}
-                Some(copy) => older += u64::from(self.store.go_back(&held, &copy, table.term(slot))),
-                None => deleted += u64::from(self.store.give_up(&held, table.term(slot))),
+            if self.is_mine(slot) && self.store.give_up(&held, copy.as_ref(), table.term(slot)) {
+                *(if copy.is_some() { &mut older } else { &mut deleted }) += 1;
             }
         }
         if older + deleted > 0 {

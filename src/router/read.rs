@@ -88,8 +88,7 @@ impl Router {
         let mut best = here.filter(|_| enough);
         for node_id in self.replicator.may_have(slot).into_iter().take(ASKED_MAX) {
             let Some(copy) = self.fetch(&node_id, &call.key, deadline).await else { continue };
-            let order = |state: &State| (state.term, state.stamp);
-            if best.as_ref().is_none_or(|best| order(best) < order(&copy.state)) {
+            if best.as_ref().is_none_or(|best| copy.state.comes_after(best)) {
                 best = Some(copy.state);
             }
             if kept || !matches!(best.as_ref().map(|state| &state.body), Some(Body::Counter(_))) {

@@ -91,6 +91,11 @@ impl Item {
         self.kind != Kind::Tombstone && (self.deadline == 0 || now_ms < self.deadline)
     }
 
+    /// Whether it was there, and its deadline has passed.
+    pub fn has_expired(&self, now_ms: u64) -> bool {
+        self.kind != Kind::Tombstone && !self.is_live(now_ms)
+    }
+
     pub fn has(&self, flag: u64) -> bool {
         self.flags & flag != 0
     }

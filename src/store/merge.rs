@@ -165,7 +165,7 @@ impl Locked<'_> {
         let (theirs, content) = shares_and_content(state);
         let fresh = || self.item_of(state, now_ms, sender_owns);
         // A change made apart that has expired ends with what it was made over: it is as good as swept.
-        let expired = local.is_some_and(|local| local.kind != Kind::Tombstone && !local.is_live(now_ms));
+        let expired = local.is_some_and(|local| local.has_expired(now_ms));
         let Some(local) = local.filter(|local| !(expired && local.diverged.is_some())) else {
             let lost = local.filter(|local| local.has(Meta::PENDING)).map_or(0, |local| local.own_amount(origin));
             let mut item = fresh();
@@ -377,7 +377,7 @@ impl Locked<'_> {
         });
         let now_ms = self.inner.clock.now_ms();
         let Body::Counter(theirs) = &state.body else { return Ok(Joined::Ended(None)) };
-        let expired = local.as_ref().is_some_and(|item| item.kind != Kind::Tombstone && !item.is_live(now_ms));
+        let expired = local.as_ref().is_some_and(|item| item.has_expired(now_ms));
         let over = local.as_ref().is_some_and(|item| {
             let same = item.window == state.window;
             if same { expired || item.kind != Kind::Counter } else { ended(item, state.window) }

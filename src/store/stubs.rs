@@ -65,8 +65,9 @@ impl Store {
         Some(Held { key: KeyBuf::new(key), window: item.window, len, whole: matches!(item.kind, Kind::Bytes(_)) })
     }
 
-    /// An owner gives up a value whose bytes nobody has: deletes it, unless it has changed. Whether it did.
-    pub fn give_up(&self, held: &Held, term: u64) -> bool {
+    /// An owner gives up a value whose bytes nobody has, unless it has changed: goes on from an older copy of it, or deletes
+    /// it if there is none. Whether it did.
+    pub fn give_up(&self, held: &Held, older: Option<&Copy>, term: u64) -> bool {
         let key = held.key.as_key();
         let change = self.change(key, Standing::Owner { term });
         let done = self.attempt(change.hash, |locked| {
@@ -75,24 +76,13 @@ impl Store {
             if item.window != held.window || !matches!(item.kind, Kind::Elsewhere(_)) {
                 return Ok(false);
             }
-            Ok(locked.remove(&change)?.0)
-        });
-        done.unwrap_or(false)
-    }
-
-    /// An owner goes on from an older copy of a value whose newest bytes nobody has, unless it has changed. Whether it does.
-    pub fn go_back(&self, held: &Held, older: &Copy, term: u64) -> bool {
-        let Body::Bytes(bytes) = &older.state.body else { return false };
-        let change = self.change(held.key.as_key(), Standing::Owner { term });
-        let done = self.attempt(change.hash, |locked| {
-            let (found, _) = locked.open(&change);
-            let stub = found.filter(|(_, item)| item.window == held.window && matches!(item.kind, Kind::Elsewhere(_)));
-            let Some((reference, item)) = stub else {
-                locked.unclaim();
-                return Ok(false);
-            };
-            let deadline = item.deadline;
-            locked.replace_at(&change, Some((reference, item)), bytes, deadline).map(|_| true)
+            match older.map(|older| &older.state.body) {
+                Some(Body::Bytes(bytes)) => {
+                    let (found, _) = locked.open(&change);
+                    locked.replace_at(&change, found, bytes, item.deadline).map(|_| true)
+                }
+                _ => Ok(locked.remove(&change)?.0),
+            }
         });
         done.unwrap_or(false)
     }
