@@ -133,6 +133,20 @@ impl State {
     pub fn comes_after(&self, other: &Self) -> bool {
         (self.term, self.stamp) > (other.term, other.stamp)
     }
+
+    /// How many bytes the value has, here or elsewhere; `None`: it is no such value.
+    pub fn byte_len(&self) -> Option<u32> {
+        match &self.body {
+            Body::Bytes(bytes) => Some(bytes.len() as u32),
+            Body::Elsewhere { len } => Some(*len),
+            Body::Counter(_) | Body::Tombstone(_) => None,
+        }
+    }
+
+    /// Whether both are the same bytes, here or elsewhere.
+    pub fn has_same_bytes(&self, other: &Self) -> bool {
+        self.window == other.window && self.byte_len().is_some_and(|len| other.byte_len() == Some(len))
+    }
 }
 
 /// A set, delete or new deadline made without an owner that speaks for the cluster. The state keeps the (term, stamp) that

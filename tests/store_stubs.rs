@@ -160,6 +160,84 @@ fn a_stub_of_other_bytes_takes_the_old_ones_away() {
 }
 
 #[test]
+fn what_a_stub_has_replaced_is_kept_until_its_bytes_are_there() {
+    let (a, b) = (Host::new(), Host::new());
+    a.store.set(KEY, &long(b'a'), Some(50_000), OWNER).unwrap();
+    b.take(&a.whole());
+    assert_eq!(b.store.replaced(KEY), None);
+    // The same window, but more bytes; and a stub after the other.
+    for number in 1..=2 {
+        a.store.append(KEY, b"b", OWNER).unwrap();
+        b.take(&a.stub());
+        assert_eq!(b.read(KEY), Read::Elsewhere(5_000 + number));
+        let older = b.store.replaced(KEY).expect("kept");
+        assert_eq!(older.state.body, Body::Bytes(long(b'a').into()));
+        assert!(a.whole().state.comes_after(&older.state));
+    }
+    b.hand.fetch_add(1_000, Ordering::Relaxed);
+    assert_eq!(b.store.replaced(KEY).unwrap().state.ttl_ms, Some(49_000));
+    b.take(&a.whole());
+    assert_eq!(b.store.replaced(KEY), None);
+    // Not beyond a delete.
+    let c = Host::new();
+    c.store.set(KEY, b"before", None, OWNER).unwrap();
+    c.store.del(KEY, OWNER).unwrap();
+    c.store.set(KEY, b"after", None, OWNER).unwrap();
+    c.store.drain(10, &mut Drained::default());
+    let before = c.whole();
+    a.take(&before);
+    c.store.set(KEY, &long(b'd'), None, OWNER).unwrap();
+    a.take(&c.stub());
+    assert_eq!(a.store.replaced(KEY).map(|copy| copy.state.body), Some(before.state.body));
+    c.store.del(KEY, OWNER).unwrap();
+    a.take(&c.whole());
+    assert_eq!(a.store.replaced(KEY), None);
+    c.store.set(KEY, &long(b'e'), None, OWNER).unwrap();
+    a.take(&c.stub());
+    assert_eq!((a.read(KEY), a.store.replaced(KEY)), (Read::Elsewhere(5_000), None));
+}
+
+#[test]
+fn an_owner_goes_back_to_what_a_stub_has_replaced_and_only_for_that_stub() {
+    let (a, b) = (Host::new(), Host::new());
+    a.store.set(KEY, &long(b'a'), None, OWNER).unwrap();
+    b.take(&a.whole());
+    a.store.append(KEY, b"b", OWNER).unwrap();
+    b.take(&a.stub());
+    let (held, older) = (b.held().remove(0), b.store.replaced(KEY));
+    a.store.append(KEY, b"b", OWNER).unwrap();
+    b.take(&a.stub());
+    assert!(!b.store.give_up(&held, older.as_ref(), 2 << 32));
+    assert!(b.store.give_up(&b.held()[0], older.as_ref(), 2 << 32));
+    assert_eq!(b.read(KEY), Read::Bytes(long(b'a')));
+    // Everybody's from now on.
+    assert_eq!((a.take(&b.whole()), a.read(KEY)), (Applied::Stored, b.read(KEY)));
+    b.store.verify().unwrap();
+}
+
+#[test]
+fn what_stubs_have_replaced_is_kept_for_a_while_and_within_bounds() {
+    let (a, b) = (Host::new(), Host::new());
+    let number = |number: usize| format!("{number}");
+    for name in (0..1_100).map(number) {
+        a.store.set(key(&name), b"short", None, OWNER).unwrap();
+        b.take(&Copy { key: KeyBuf::new(key(&name)), state: a.store.state(key(&name)).unwrap() });
+        a.store.set(key(&name), &[b'l'; 600], None, OWNER).unwrap();
+        b.hand.fetch_add(1, Ordering::Relaxed);
+        b.take(&Copy { key: KeyBuf::new(key(&name)), state: a.store.state_up_to(key(&name), 0).unwrap() });
+    }
+    let kept = |name: usize| b.store.replaced(key(&number(name))).is_some();
+    assert_eq!((0..1_100).filter(|name| kept(*name)).count(), 1_024);
+    assert!(!kept(75) && kept(76));
+    b.hand.fetch_add(60_000 - 1, Ordering::Relaxed);
+    b.store.sweep(1);
+    assert!(!kept(1_098) && kept(1_099));
+    b.hand.fetch_add(1, Ordering::Relaxed);
+    b.store.sweep(1);
+    assert!(!kept(1_099));
+}
+
+#[test]
 fn an_expired_stub_is_not_completed() {
     let (a, b) = (Host::new(), Host::new());
     a.store.set(KEY, &long(b'a'), Some(1_000), OWNER).unwrap();

@@ -25,7 +25,7 @@ const ALWAYS_LATE_MS: u64 = 5_000;
 
 /// Who sends changes, or brings home what was counted or changed apart, waits for an answer so long, and then begins anew:
 /// what is still on its way may be of a window that has ended meanwhile and left nothing behind.
-pub const HOMECOMING_MAX: Duration = Duration::from_secs(1);
+pub const CHANGE_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// Says what this side's clock shows.
 #[derive(Debug, Default)]
@@ -100,7 +100,7 @@ impl Ages {
 pub fn aged(mut request: Request, late_ms: u64, call_max: Duration) -> Option<Request> {
     let late_max = match request {
         Request::Call(_) => call_max,
-        Request::Replicate(_) | Request::Share(_) | Request::Replay(_) | Request::Offer(_) => HOMECOMING_MAX,
+        Request::Replicate(_) | Request::Share(_) | Request::Replay(_) | Request::Offer(_) => CHANGE_AGE_MAX,
         _ => Duration::MAX,
     };
     if u128::from(late_ms) > late_max.as_millis() {

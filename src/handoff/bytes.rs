@@ -19,8 +19,9 @@ const KEYS_MAX: usize = 256;
 /// Deadline of one request.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Time between two rounds of asking everyone.
+/// Time between two rounds of asking everyone: at first, and when that has taken longer than they should be on their way.
 const ASK_EVERY: Duration = Duration::from_millis(100);
+const ASK_LATER_EVERY: Duration = Duration::from_secs(1);
 
 /// How long bytes are asked for that no member has: they may be on their way.
 const GIVE_UP_AFTER: Duration = Duration::from_millis(2_000);
@@ -31,7 +32,7 @@ const GIVE_UP_ON_SILENCE_AFTER: Duration = Duration::from_secs(30);
 /// What is known of a value whose bytes are not here.
 pub(super) struct Lacking {
     held: Held,
-    /// The newest copy of it that came whole, but is not the newest.
+    /// The newest copy that came whole, or was replaced here, but is not the newest.
     older: Option<Copy>,
 }
 
@@ -65,7 +66,8 @@ impl Ownership {
     /// member answered, and none that may come back is away.
     pub(super) async fn fetch_bytes(&self, wanted: &(dyn Fn(u16) -> bool + Sync)) -> (Missing, bool) {
         let stubs = self.stubs(wanted).into_iter();
-        let mut missing: Missing = stubs.map(|(key, held)| (key, Lacking { held, older: None })).collect();
+        let lacking = |held: Held| Lacking { older: self.store.replaced(held.key.as_key()), held };
+        let mut missing: Missing = stubs.map(|(key, held)| (key, lacking(held))).collect();
         let view = self.peers.view();
         let mut all_answered = !view.voters.any(|node_id| view.member(node_id).is_none());
         for member in view.members.iter().filter(|member| !member.is_me && !member.client) {
@@ -123,7 +125,9 @@ impl Ownership {
             if started.elapsed() >= patience {
                 return self.give_up(missing);
             }
-            tokio::time::sleep(ASK_EVERY).await;
+            // Whoever has an older value sends it each time.
+            let soon = started.elapsed() < GIVE_UP_AFTER;
+            tokio::time::sleep(if soon { ASK_EVERY } else { ASK_LATER_EVERY }).await;
         }
     }
 

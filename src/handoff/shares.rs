@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::dataplane::age::HOMECOMING_MAX;
+use crate::dataplane::age::CHANGE_AGE_MAX;
 use crate::peers::Peers;
 use crate::placement;
 use crate::plant::Plant;
@@ -161,7 +161,7 @@ impl Homeward {
             Way::Share => Request::Share(copies.clone()),
             Way::Replay => Request::Replay(copies.clone()),
         };
-        match self.peers.ask(owner, request, HOMECOMING_MAX).await {
+        match self.peers.ask(owner, request, CHANGE_AGE_MAX).await {
             Ok(Response::Shares(results)) if results.len() == copies.len() => {
                 for (copy, result) in copies.into_iter().zip(results) {
                     self.settle(copy, result);

@@ -21,7 +21,7 @@ use super::{BATCH_BYTES_MAX, PAGE_TIMEOUT, Replicator, ranges_of};
 use crate::cluster::membership::remember_ms;
 use crate::config::testing_number;
 use crate::dataplane::Peer;
-use crate::dataplane::age::HOMECOMING_MAX;
+use crate::dataplane::age::CHANGE_AGE_MAX;
 use crate::placement;
 use crate::quiet::Quiet;
 use crate::record::{Body, Copy, Key, KeyBuf};
@@ -258,7 +258,7 @@ impl Replicator {
         }
         repaired += self.part_with(slots, &known, &mut offers).await + offers.len() as u64;
         for offer in offers {
-            drop(self.peers.ask(owner, Request::Offer(vec![offer]), HOMECOMING_MAX).await);
+            drop(self.peers.ask(owner, Request::Offer(vec![offer]), CHANGE_AGE_MAX).await);
         }
         if repaired == 0 {
             return;
@@ -269,12 +269,14 @@ impl Replicator {
         }
     }
 
-    /// Whether the copy was not as its owner has it.
+    /// Whether the copy was not as its owner has it, beyond what is on its way in a batch.
     fn put_right(&self, copy: &Copy, owner: u64) -> bool {
-        if self.store.contradicts(copy, owner) {
+        let fresh = self.store.changed_within(&copy.state, CHANGE_AGE_MAX.as_millis() as u64);
+        let contradicted = self.store.contradicts(copy, owner);
+        if contradicted {
             self.store.drop_copy(copy.key.as_key());
         }
-        self.store.apply_copy(copy, true) == Applied::Stored
+        self.store.apply_copy(copy, true) == Applied::Stored && (contradicted || !fresh)
     }
 
     /// What this host has in the slots and the owner has not: ended there and dropped (how often), or never heard of.

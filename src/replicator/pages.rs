@@ -83,17 +83,18 @@ impl Replicator {
         Response::Page { copies, next }
     }
 
-    /// The bytes of `keys` that this host has, as many as fit.
+    /// The bytes of `keys` that this host has, as many as fit: of a stub those that it has replaced here.
     pub fn fetch(&self, keys: &[KeyBuf]) -> Response {
         let (mut copies, mut bytes) = (Vec::new(), 0);
         for (looked_at, key) in keys.iter().enumerate() {
             if bytes >= BATCH_BYTES_MAX {
                 return Response::Page { copies, next: Some(looked_at as u64) };
             }
-            if let Some(state) = self.store.state(key.as_key())
-                && !matches!(state.body, Body::Elsewhere { .. })
-            {
-                let copy = Copy { key: key.clone(), state };
+            let copy = self.store.state(key.as_key()).and_then(|state| match state.body {
+                Body::Elsewhere { .. } => self.store.replaced(key.as_key()),
+                _ => Some(Copy { key: key.clone(), state }),
+            });
+            if let Some(copy) = copy {
                 bytes += weight(&copy);
                 copies.push(copy);
             }

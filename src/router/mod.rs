@@ -245,11 +245,7 @@ impl Router {
     fn keep_copy(&self, call: &Call, reply: &Reply) {
         let Some(state) = reply.state.as_ref().filter(|_| !matches!(call.op, Op::Get { .. })) else { return };
         let mut state = state.clone();
-        let len = match &state.body {
-            Body::Bytes(bytes) => Some(bytes.len()),
-            Body::Elsewhere { len } => Some(*len as usize),
-            Body::Counter(_) | Body::Tombstone(_) => None,
-        };
+        let len = state.byte_len().map(|len| len as usize);
         match (self.replicator.keeps(placement::slot(call.key.as_key().name), len), len) {
             // A read changes nothing, and what is not replicated to this host would grow stale here.
             (Keeps::Nothing, _) => return,

@@ -85,9 +85,14 @@ impl Router {
         if kept && (enough || self.peers.table().is_complete() && here.is_none()) {
             return read_reply(here, true);
         }
+        let stub = here.clone().filter(|_| !enough);
         let mut best = here.filter(|_| enough);
         for node_id in self.replicator.may_have(slot).into_iter().take(ASKED_MAX) {
             let Some(copy) = self.fetch(&node_id, &call.key, deadline).await else { continue };
+            // An older value than the one whose bytes are wanted.
+            if stub.as_ref().is_some_and(|stub| stub.comes_after(&copy.state) && !stub.has_same_bytes(&copy.state)) {
+                continue;
+            }
             if best.as_ref().is_none_or(|best| copy.state.comes_after(best)) {
                 best = Some(copy.state);
             }

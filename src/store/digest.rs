@@ -161,6 +161,12 @@ impl Store {
         item.diverged.is_some() || item.has(Meta::PENDING)
     }
 
+    /// Whether a key began, or was changed other than by counting, within the last `ms` milliseconds of the hosts' common
+    /// clock.
+    pub fn changed_within(&self, state: &State, ms: u64) -> bool {
+        state.stamp >> 16 >= (self.inner.hlc() >> 16).saturating_sub(ms)
+    }
+
     /// Drops this host's copy of a key, as if it had never come. A copy with something of this host's own stays, and
     /// `false` is returned.
     pub fn drop_copy(&self, key: Key<'_>) -> bool {

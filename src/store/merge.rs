@@ -81,12 +81,7 @@ fn adopt_own(item: &mut Item, origin: u64) {
 
 /// Whether both are the same bytes, here or elsewhere.
 fn same_bytes(local: &Item, state: &State) -> bool {
-    let len = match &state.body {
-        Body::Bytes(bytes) => bytes.len() as u32,
-        Body::Elsewhere { len } => *len,
-        Body::Counter(_) | Body::Tombstone(_) => return false,
-    };
-    local.window == state.window && local.kind.len() == Some(len)
+    local.window == state.window && state.byte_len().is_some_and(|len| local.kind.len() == Some(len))
 }
 
 enum Verdict<'a> {
@@ -361,7 +356,12 @@ impl Locked<'_> {
                 Ok(Applied::Stale)
             }
             Verdict::Write(item, content, lost) => {
+                let local = found.zip(local.as_ref()).filter(|_| matches!(item.kind, Kind::Elsewhere(_)));
+                let replaced = local.and_then(|(at, local)| self.replaced_by(at, local, &item, now_ms));
                 self.save(key, hash, found, &item, content, None)?;
+                if let Some((_, local)) = local {
+                    self.keep_replaced(key, local, &item, replaced);
+                }
                 self.inner.lose(lost);
                 Ok(Applied::Stored)
             }

@@ -18,6 +18,7 @@ mod item;
 mod layout;
 mod merge;
 mod ops;
+mod replaced;
 mod replay;
 mod shard;
 mod slab;
@@ -270,6 +271,7 @@ struct Inner {
     /// Per shard the requests applied since the last drain; pushed under the shard's lock.
     applied: [Mutex<Vec<(u64, u64)>>; SHARDS],
     drain: Mutex<drain::Pass>,
+    replaced: Mutex<replaced::Replaced>,
     /// Guesses where a stream's applied ids lie.
     streams_seen: [AtomicU32; 64],
 }
@@ -299,6 +301,7 @@ impl Store {
             options,
             applied: std::array::from_fn(|_| Mutex::new(Vec::new())),
             drain: Mutex::new(drain::Pass::default()),
+            replaced: Mutex::default(),
             streams_seen: std::array::from_fn(|_| AtomicU32::new(0)),
         };
         Ok(Self { inner: Arc::new(inner) })

@@ -73,7 +73,7 @@ impl Store {
         let done = self.attempt(change.hash, |locked| {
             let Some(reference) = locked.find(key, change.hash) else { return Ok(false) };
             let item = locked.load(reference);
-            if item.window != held.window || !matches!(item.kind, Kind::Elsewhere(_)) {
+            if item.window != held.window || item.kind != Kind::Elsewhere(held.len) {
                 return Ok(false);
             }
             match older.map(|older| &older.state.body) {

@@ -278,6 +278,7 @@ impl Store {
     /// Frees expired entries and old tombstones, looking at about `budget` entries; goes on where the last sweep of any
     /// process ended.
     pub fn sweep(&self, budget: usize) -> Swept {
+        self.inner.forget_replaced();
         let area = &self.inner.area;
         let cursor = self.segment().sweep_cursor();
         let (mut swept, mut stuck) = (Swept::default(), Stuck::default());
