@@ -1,7 +1,7 @@
 //! Nothing drifts: owners tell the others what each slot of theirs comes to, and what differs twice is put right.
 //!
-//! The two sides never look at the same moment, so one difference means nothing. But if the owner's digest was the same
-//! in two comparisons, nothing changed there between them; a copy that differed both times has missed something, or has
+//! The two sides never look at the same moment, so one difference means nothing. But if the owner's digest is the same
+//! when it looks again after that, nothing has changed there; a copy that differs both times has missed something, or has
 //! something that it should not. It pulls the slot anew. What it has and the owner has not: if this very owner (by its
 //! term) has written it, it has ended it since; else the owner has never heard of it, and is offered it. So it is with
 //! a state that comes after the owner's, and with what a host that is gone has counted: the owner may have taken over
@@ -50,13 +50,20 @@ const TELL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Most slots that are put right at a time; the others wait for the next comparison.
 const REPAIRS_MAX: usize = 256;
 
+/// The digests of what an owner owns.
+struct Told {
+    at: Instant,
+    small_max: u32,
+    slots: Vec<(u16, u64)>,
+}
+
 /// What has been told to this host, and what it made of it.
 #[derive(Default)]
 pub(super) struct Comparing {
-    /// By owner: what it has told since the last pass began.
-    told: BTreeMap<String, (u32, Vec<(u16, u64)>)>,
-    /// By owner and slot: the owner's digest when the copy differed last time.
-    differed: BTreeMap<(String, u16), u64>,
+    /// By owner: what it has told last since the last pass began.
+    told: BTreeMap<String, Told>,
+    /// By owner and slot: the owner's digest when the copy differed, and when the pass that showed so had ended.
+    differed: BTreeMap<String, BTreeMap<u16, (u64, Instant)>>,
     repaired_told: Quiet,
     /// Segments that a member has, or had and may bring back.
     remembered: BTreeSet<u64>,
@@ -98,7 +105,7 @@ impl Hurry {
 impl Replicator {
     /// `peer` tells what it owns.
     pub fn take_digest(&self, peer: &Peer, small_max: u32, slots: Vec<(u16, u64)>) {
-        self.comparing.lock().told.insert(peer.node_id.clone(), (small_max, slots));
+        self.comparing.lock().told.insert(peer.node_id.clone(), Told { at: Instant::now(), small_max, slots });
     }
 
     /// Compares, again and again.
@@ -108,8 +115,9 @@ impl Replicator {
             self.hurry.pause(every).await;
             // What is told from now on is compared with the next pass, which will have begun after that was sent.
             let told = std::mem::take(&mut self.comparing.lock().told);
+            let begun = Instant::now();
             let digests = self.pass(small_max).await;
-            for (owner, slots) in self.judge(told, &digests) {
+            for (owner, slots) in self.judge(told, &digests, begun.elapsed()) {
                 self.repair(&owner, &slots).await;
             }
             self.tell(&digests);
@@ -200,27 +208,35 @@ impl Replicator {
         }
     }
 
-    /// The slots that have differed twice, by owner.
-    fn judge(&self, told: BTreeMap<String, (u32, Vec<(u16, u64)>)>, digests: &Digests) -> BTreeMap<String, Vec<u16>> {
+    /// The slots that have differed twice, by owner, after a pass that took `took`.
+    fn judge(&self, told: BTreeMap<String, Told>, digests: &Digests, took: Duration) -> BTreeMap<String, Vec<u16>> {
         let mut repairs: BTreeMap<String, Vec<u16>> = BTreeMap::new();
         let mut comparing = self.comparing.lock();
-        let before = std::mem::take(&mut comparing.differed);
-        for (owner, (small_max, slots)) in told {
+        let mut before = std::mem::take(&mut comparing.differed);
+        for (owner, Told { at, small_max, slots }) in told {
             let Some(have) = self.follows(&owner).filter(|_| small_max == digests.small_max()) else { continue };
+            let (last, mut differ, mut due) = (before.remove(&owner).unwrap_or_default(), BTreeMap::new(), Vec::new());
             for (slot, digest) in slots {
                 let not_ours = matches!(&have, Wanted::Slots(set) if !set.contains(slot));
                 if not_ours || digest == digests.of(slot) || self.peers.owner_of(slot).as_deref() != Some(&owner) {
                     continue;
                 }
-                let key = (owner.clone(), slot);
-                let due = repairs.get(&owner).map_or(0, Vec::len) < REPAIRS_MAX;
-                if before.get(&key) == Some(&digest) && due {
-                    repairs.entry(owner.clone()).or_default().push(slot);
+                let last = last.get(&slot).filter(|(last, _)| *last == digest);
+                // Its pass takes about as long as this host's: it has to have begun after that.
+                if last.is_some_and(|(_, since)| at >= *since + 2 * took) && due.len() < REPAIRS_MAX {
+                    due.push(slot);
                 } else {
-                    comparing.differed.insert(key, digest);
+                    differ.insert(slot, last.copied().unwrap_or_else(|| (digest, Instant::now())));
                 }
             }
+            if !due.is_empty() {
+                repairs.insert(owner.clone(), due);
+            }
+            comparing.differed.insert(owner, differ);
         }
+        // Those who have told nothing meanwhile.
+        before.retain(|owner, _| self.follows(owner).is_some());
+        comparing.differed.append(&mut before);
         repairs.values_mut().for_each(|slots| slots.sort_unstable());
         repairs
     }
