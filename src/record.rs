@@ -117,8 +117,8 @@ pub struct State {
     /// Stamp of the last change of bytes, deadline or liveness. Apart from shares, a copy is replaced only by a
     /// larger (term, stamp).
     pub stamp: u64,
-    /// The life of the key this state belongs to. Bytes of one window and one length are the same bytes: a change
-    /// begins a new window or makes them longer.
+    /// The life of the key this state belongs to. Bytes of one window are the same bytes: every change of them begins a new
+    /// one.
     pub window: Window,
     /// Remaining time to live in milliseconds; `None`: no deadline.
     pub ttl_ms: Option<u64>,

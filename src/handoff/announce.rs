@@ -82,7 +82,7 @@ impl Ownership {
         let mut inner = self.inner.lock();
         let voice = &mut inner.voice;
         if !able || voice.spoke && !held {
-            (voice.spoke, voice.confirmed, voice.round) = (false, false, voice.round + 1);
+            voice.fall_silent();
         }
         if able && voice.confirmed {
             voice.spoke = true;
@@ -135,10 +135,11 @@ impl Ownership {
         let others = view.members.iter().filter(|member| !member.is_me && !member.client);
         let others: Vec<String> = others.map(|member| member.node_id.clone()).collect();
         for (term, slots) in by_term {
-            if !self.collect_copies(&others, &ranges_of(&slots)).await {
+            let asked = self.collect_copies(&others, &ranges_of(&slots)).await;
+            if asked.is_none_or(|asked| asked.len() < others.len()) {
                 return false;
             }
-            self.settle(&slots, term).await;
+            self.settle(&slots, term, view.quorum).await;
             let mut inner = self.inner.lock();
             slots.iter().for_each(|slot| _ = inner.provisional.remove(slot));
         }

@@ -62,11 +62,21 @@ impl Ownership {
         stubs
     }
 
-    /// Gets the bytes of stubs in these slots from whichever member has them. Those that none had, and whether every
-    /// member answered, and none that may come back is away.
-    pub(super) async fn fetch_bytes(&self, wanted: &(dyn Fn(u16) -> bool + Sync)) -> (Missing, bool) {
+    /// Gets the bytes of stubs in these slots from whichever member has them. Those that none had, with the older copies
+    /// that were `known` of them, and whether every member answered, and none that may come back is away.
+    pub(super) async fn fetch_bytes(
+        &self,
+        wanted: &(dyn Fn(u16) -> bool + Sync),
+        mut known: Missing,
+    ) -> (Missing, bool) {
+        let mut lacking = |held: Held| {
+            let before = known.remove(&held.key).filter(|lacking| lacking.held == held);
+            let older = before.and_then(|lacking| lacking.older);
+            let mut lacking = Lacking { held, older };
+            self.store.replaced(lacking.held.key.as_key()).into_iter().for_each(|copy| lacking.offer(copy));
+            lacking
+        };
         let stubs = self.stubs(wanted).into_iter();
-        let lacking = |held: Held| Lacking { older: self.store.replaced(held.key.as_key()), held };
         let mut missing: Missing = stubs.map(|(key, held)| (key, lacking(held))).collect();
         let view = self.peers.view();
         let mut all_answered = !view.voters.any(|node_id| view.member(node_id).is_none());
@@ -85,12 +95,16 @@ impl Ownership {
         while !keys.is_empty() {
             let asked = keys[..keys.len().min(KEYS_MAX)].to_vec();
             let count = asked.len();
-            let answer = self.peers.ask(node_id, Request::Fetch { keys: asked }, FETCH_TIMEOUT).await;
+            let answer = self.peers.ask(node_id, Request::Fetch { keys: asked, older: true }, FETCH_TIMEOUT).await;
             let Ok(Response::Page { copies, next }) = answer else { return false };
             for copy in copies {
-                self.store.apply_copy(&copy, false);
+                let lacks = || self.store.held(copy.key.as_key()).is_some_and(|held| !held.whole);
+                // What has ended meanwhile must not begin anew.
+                if lacks() {
+                    self.store.apply_copy(&copy, false);
+                }
                 // It may have been replaced meanwhile, or found no room.
-                if self.store.held(copy.key.as_key()).is_none_or(|held| held.whole) {
+                if !lacks() {
                     missing.remove(&copy.key);
                 } else if let Some(lacking) = missing.get_mut(&copy.key) {
                     lacking.offer(copy);
@@ -116,8 +130,10 @@ impl Ownership {
 
     async fn bring_all(&self) {
         let started = Instant::now();
+        let mut missing = Missing::new();
         loop {
-            let (missing, all_answered) = self.fetch_bytes(&|slot| self.is_mine(slot)).await;
+            let all_answered;
+            (missing, all_answered) = self.fetch_bytes(&|slot| self.is_mine(slot), missing).await;
             if missing.is_empty() {
                 return;
             }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::bytes::Missing;
 use super::shares::Homeward;
 use crate::cluster::membership::View;
 use crate::dataplane::Peer;
@@ -75,7 +76,7 @@ pub(super) struct Inner {
     /// When those who claimed what we own were last told so.
     pub(super) told_back: BTreeMap<String, Instant>,
     pub(super) voice: Voice,
-    /// Slots that were taken over without a quorum that answered: others may have changed them with the cluster's word since.
+    /// Slots that were taken over without a quorum that answered: others may have changed them with the cluster's word.
     pub(super) provisional: BTreeSet<u16>,
 }
 
@@ -90,6 +91,12 @@ pub(super) struct Voice {
     pub(super) asking: bool,
     /// Answers to questions of an earlier round do not count any more.
     pub(super) round: u64,
+}
+
+impl Voice {
+    pub(super) fn fall_silent(&mut self) {
+        (self.spoke, self.confirmed, self.round) = (false, false, self.round + 1);
+    }
 }
 
 /// What the members answered to a claim.
@@ -107,15 +114,8 @@ struct Claims {
     others: BTreeSet<String>,
     /// Those that did not answer, or of which this host does not have everything yet.
     silent: Vec<String>,
-}
-
-impl Inner {
-    fn note_taken(&mut self, slots: &[u16], quorum: bool) {
-        for slot in slots {
-            self.contested.remove(slot);
-            if quorum { _ = self.provisional.remove(slot) } else { _ = self.provisional.insert(*slot) }
-        }
-    }
+    /// The latter of them.
+    unsynced: Vec<String>,
 }
 
 impl Ownership {
@@ -233,7 +233,7 @@ impl Ownership {
         let ranges = ranges_of(&slots);
         // Until this node has the bytes, too, calls are better off with the owner that has them.
         let in_order: BTreeSet<u16> = slots.iter().copied().filter(|slot| self.has_owner(*slot)).collect();
-        self.fetch_bytes(&|slot| in_order.contains(&slot)).await;
+        self.fetch_bytes(&|slot| in_order.contains(&slot), Missing::new()).await;
         let claims = self.claim_from_all(&view, &ranges).await;
         let slots = self.granted(slots, &claims);
         if slots.is_empty() {
@@ -241,8 +241,13 @@ impl Ownership {
         }
         let ranges = ranges_of(&slots);
         let orphans = slots.iter().any(|slot| !claims.released.contains(slot));
-        if orphans && !self.collect_copies(&claims.answered, &ranges).await {
-            return false;
+        let mut sure = true;
+        if orphans {
+            let can_tell = claims.unsynced.iter().filter(|node_id| self.peers.is_up(node_id));
+            let members: Vec<String> = claims.answered.iter().chain(can_tell).cloned().collect();
+            let Some(asked) = self.collect_copies(&members, &ranges).await else { return false };
+            // What the cluster has agreed on is with one of a quorum.
+            sure = view.voters.is_quorum(|node_id| view.is_me(node_id) || asked.contains(node_id));
         }
         let table = self.peers.table();
         let Some(index) = table.self_index() else { return false };
@@ -257,20 +262,20 @@ impl Ownership {
         };
         let may_take = |slot: &u16| Self::is_for_me(&self.inner.lock(), *slot) && !is_back(*slot);
         let slots: Vec<u16> = slots.into_iter().filter(may_take).collect();
+        if slots.is_empty() {
+            return false;
+        }
         let ranges = ranges_of(&slots);
         let known = slots.iter().map(|slot| table.term(*slot)).max().unwrap_or(0);
         let term = term_after(claims.term.max(known), self.store.segment().origin());
-        for slot in &slots {
-            table.set_owner(*slot, Owner::Member(index), term);
-        }
         // Those who have come meanwhile, too: when their connection came up there was nothing to tell them.
         let view = self.peers.view();
-        {
-            let mut inner = self.inner.lock();
-            inner.silent_since = None;
-            // One that was stopped in the middle may take what others have taken long since.
-            let answered = self.peers.quorum_answered_ago().is_some_and(|ago| ago < Duration::from_millis(LEASE_MS));
-            inner.note_taken(&slots, view.quorum && answered);
+        // One that was stopped in the middle may take what others have taken long since.
+        let answered = self.peers.quorum_answered_ago().is_some_and(|ago| ago < Duration::from_millis(LEASE_MS));
+        sure &= view.quorum && answered;
+        self.note_taken(&slots, sure);
+        for slot in &slots {
+            table.set_owner(*slot, Owner::Member(index), term);
         }
         tracing::info!(slots = slots.len(), term = term >> 32, "owner of slots");
         for member in view.members.iter().filter(|member| !member.is_me) {
@@ -278,9 +283,24 @@ impl Ownership {
         }
         // A copy may have been made from the owner before while the slots were moving, or from nobody: all get all.
         self.peers.changed.notify_waiters();
-        self.settle(&slots, term).await;
+        self.settle(&slots, term, sure).await;
         self.bring_bytes();
         false
+    }
+
+    /// Slots become this node's. Unless it is `sure` that it has the newest of them, it speaks for none until it is.
+    fn note_taken(&self, slots: &[u16], sure: bool) {
+        let mut inner = self.inner.lock();
+        inner.silent_since = None;
+        for slot in slots {
+            inner.contested.remove(slot);
+            if sure { _ = inner.provisional.remove(slot) } else { _ = inner.provisional.insert(*slot) }
+        }
+        if !sure {
+            inner.voice.fall_silent();
+            // For the host's processes from now on, not only when the lease is looked at next.
+            self.peers.table().lease_until_ms.store(0, Ordering::Release);
+        }
     }
 
     /// Whether a member of the view other than this node owns `slot`.
@@ -290,12 +310,12 @@ impl Ownership {
             if Some(index) != table.self_index() && table.member(index).is_present())
     }
 
-    /// The entries of slots taken over: this host's shares in them are home now, and everyone gets all of them.
-    pub(super) async fn settle(&self, slots: &[u16], term: u64) {
-        let raise = self.peers.view().quorum;
+    /// The entries of slots taken over: this host's shares in them are home now, and everyone gets all of them. Unless this
+    /// host is `sure` that it has the newest, they outrank no copy of others.
+    pub(super) async fn settle(&self, slots: &[u16], term: u64, sure: bool) {
         self.visit(slots, |copy| {
             // This marks it as changed, too.
-            self.store.settle_own(copy.key.as_key(), term, raise);
+            self.store.settle_own(copy.key.as_key(), term, sure);
         })
         .await;
     }
@@ -339,6 +359,7 @@ impl Ownership {
             let synced_to = || self.replicator.synced_to(&member.node_id, member.generation, ranges);
             let Some(synced_to) = member.client.then_some(0).or_else(synced_to) else {
                 claims.silent.push(member.node_id.clone());
+                claims.unsynced.push(member.node_id.clone());
                 continue;
             };
             let (peers, node_id) = (self.peers.clone(), member.node_id.clone());
@@ -396,16 +417,19 @@ impl Ownership {
         slots.into_iter().filter(free).collect()
     }
 
-    /// Takes the copies that `members` hold of the slots. `false`: one did not get through; try again.
-    pub(super) async fn collect_copies(&self, members: &[String], ranges: &[SlotRange]) -> bool {
+    /// Takes the copies that `members` hold of the slots; those that had all of them taken. `None`: one that can be reached
+    /// did not get through; try again.
+    pub(super) async fn collect_copies(&self, members: &[String], ranges: &[SlotRange]) -> Option<BTreeSet<String>> {
+        let mut asked = BTreeSet::new();
         for node_id in members {
-            // What finds no room is lost to this owner; refusing to own the slots would lose all.
-            let pulled = self.replicator.pull(node_id, ranges.to_vec()).await;
-            if pulled == Pulled::Interrupted && self.peers.is_up(node_id) {
-                return false;
+            match self.replicator.pull(node_id, ranges.to_vec()).await {
+                // What finds no room is lost to this owner; refusing to own the slots would lose all.
+                Pulled::All | Pulled::NoRoom => _ = asked.insert(node_id.clone()),
+                Pulled::Interrupted if self.peers.is_up(node_id) => return None,
+                Pulled::Interrupted => {}
             }
         }
-        true
+        Some(asked)
     }
 
     /// Visits the entries of `slots`.

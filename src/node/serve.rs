@@ -32,7 +32,7 @@ impl Handler for PeerHandler {
             Request::Sync { cursor, slots, owned, wants } => {
                 Answer::Now(node.replicator.page(&peer.node_id, cursor, &slots, owned, wants))
             }
-            Request::Fetch { keys } => Answer::Now(node.replicator.fetch(&keys)),
+            Request::Fetch { keys, older } => Answer::Now(node.replicator.fetch(&keys, older)),
             Request::Claim { slots, synced_to } => {
                 to_the_end(node.ownership.clone().hand_over(peer.clone(), slots, synced_to))
             }

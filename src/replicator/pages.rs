@@ -83,15 +83,16 @@ impl Replicator {
         Response::Page { copies, next }
     }
 
-    /// The bytes of `keys` that this host has, as many as fit: of a stub those that it has replaced here.
-    pub fn fetch(&self, keys: &[KeyBuf]) -> Response {
+    /// The bytes of `keys` that this host has, as many as fit; with `older`, of a stub those that it has replaced here.
+    pub fn fetch(&self, keys: &[KeyBuf], older: bool) -> Response {
         let (mut copies, mut bytes) = (Vec::new(), 0);
         for (looked_at, key) in keys.iter().enumerate() {
             if bytes >= BATCH_BYTES_MAX {
                 return Response::Page { copies, next: Some(looked_at as u64) };
             }
             let copy = self.store.state(key.as_key()).and_then(|state| match state.body {
-                Body::Elsewhere { .. } => self.store.replaced(key.as_key()),
+                Body::Elsewhere { .. } if older => self.store.replaced(key.as_key()),
+                Body::Elsewhere { .. } => None,
                 _ => Some(Copy { key: key.clone(), state }),
             });
             if let Some(copy) = copy {

@@ -18,7 +18,7 @@ use crate::cluster::View;
 use crate::record::KeyBuf;
 use crate::wire::message::Batch;
 
-/// Peers that get a batch at each tick, at the least.
+/// Peers that get a batch at each tick; more where otherwise not all would have had their turn in time.
 const PEERS_PER_TICK: usize = 2;
 
 /// Each peer has its turn at the latest after so many ticks.

@@ -89,8 +89,9 @@ impl Router {
         let mut best = here.filter(|_| enough);
         for node_id in self.replicator.may_have(slot).into_iter().take(ASKED_MAX) {
             let Some(copy) = self.fetch(&node_id, &call.key, deadline).await else { continue };
-            // An older value than the one whose bytes are wanted.
-            if stub.as_ref().is_some_and(|stub| stub.comes_after(&copy.state) && !stub.has_same_bytes(&copy.state)) {
+            // A value before the one whose bytes are wanted.
+            let wanted = |stub: &State| stub.has_same_bytes(&copy.state) || copy.state.comes_after(stub);
+            if !stub.as_ref().is_none_or(wanted) {
                 continue;
             }
             if best.as_ref().is_none_or(|best| copy.state.comes_after(best)) {
@@ -110,7 +111,10 @@ impl Router {
         }
         for node_id in self.replicator.may_have(slot).into_iter().take(ASKED_MAX) {
             let Some(copy) = self.fetch(&node_id, key, deadline).await else { continue };
-            self.store.apply_copy(&copy, false);
+            // What has ended meanwhile must not begin anew.
+            if self.store.held(key.as_key()).is_some_and(|held| !held.whole) {
+                self.store.apply_copy(&copy, false);
+            }
             if self.store.held(key.as_key()).is_none_or(|held| held.whole) {
                 return;
             }
@@ -122,7 +126,7 @@ impl Router {
         if left < Duration::from_millis(1) || !self.peers.is_reachable(node_id) {
             return None;
         }
-        let request = Request::Fetch { keys: vec![key.clone()] };
+        let request = Request::Fetch { keys: vec![key.clone()], older: false };
         match self.peers.ask(node_id, request, left).await {
             Ok(Response::Page { copies, .. }) => copies.into_iter().next(),
             _ => None,

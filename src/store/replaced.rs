@@ -9,7 +9,8 @@ use super::shard::Locked;
 use super::{Inner, Store};
 use crate::record::{Copy, Key, KeyBuf, State, Window};
 
-/// How long: an owner looks for the bytes of a stub for half a minute before it goes back to an older value.
+/// How long after it was replaced, or asked for: an owner looks for the bytes of a stub for half a minute before it goes
+/// back to an older value.
 const KEPT_MS: u64 = 60_000;
 
 /// Most values, and most bytes of them; beyond that the oldest go.
@@ -20,6 +21,8 @@ struct Older {
     /// Window and length of the bytes that replaced it.
     by: (Window, u32),
     at_ms: u64,
+    /// When it was asked for last.
+    wanted_ms: u64,
     state: State,
 }
 
@@ -53,7 +56,7 @@ impl Replaced {
     fn drop_old(&mut self, now_ms: u64) {
         let bytes = &mut self.bytes;
         self.values.retain(|_, older| {
-            let keep = now_ms < older.at_ms + KEPT_MS;
+            let keep = now_ms < older.wanted_ms + KEPT_MS;
             *bytes -= if keep { 0 } else { older.len() };
             keep
         });
@@ -81,7 +84,7 @@ impl Locked<'_> {
         let (by, at_ms) = ((stub.window, len), self.inner.clock.now_ms());
         let mut kept = self.inner.replaced.lock();
         if let Some(state) = replaced {
-            kept.put(KeyBuf::new(key), Older { by, at_ms, state });
+            kept.put(KeyBuf::new(key), Older { by, at_ms, wanted_ms: at_ms, state });
         } else if let Kind::Elsewhere(len) = local.kind
             && !kept.values.is_empty()
             && let Some(older) = kept.values.get_mut(&KeyBuf::new(key)).filter(|older| older.by == (local.window, len))
@@ -96,11 +99,12 @@ impl Store {
     /// host knows the bytes of.
     pub fn replaced(&self, key: Key<'_>) -> Option<Copy> {
         let held = self.held(key).filter(|held| !held.whole)?;
-        let kept = self.inner.replaced.lock();
-        let older = kept.values.get(&held.key).filter(|older| older.by == (held.window, held.len))?;
+        let mut kept = self.inner.replaced.lock();
+        let older = kept.values.get_mut(&held.key).filter(|older| older.by == (held.window, held.len))?;
+        older.wanted_ms = self.inner.clock.now_ms();
         let mut state = older.state.clone();
         if let Some(ttl_ms) = &mut state.ttl_ms {
-            *ttl_ms = ttl_ms.checked_sub(self.inner.clock.now_ms() - older.at_ms).filter(|left| *left > 0)?;
+            *ttl_ms = ttl_ms.checked_sub(older.wanted_ms - older.at_ms).filter(|left| *left > 0)?;
         }
         Some(Copy { key: held.key, state })
     }

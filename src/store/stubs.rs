@@ -65,8 +65,8 @@ impl Store {
         Some(Held { key: KeyBuf::new(key), window: item.window, len, whole: matches!(item.kind, Kind::Bytes(_)) })
     }
 
-    /// An owner gives up a value whose bytes nobody has, unless it has changed: goes on from an older copy of it, or deletes
-    /// it if there is none. Whether it did.
+    /// An owner gives up a value whose bytes nobody has, unless it has changed: goes on from an older copy of it, until the
+    /// earlier of their deadlines, or deletes it if there is none. Whether it did.
     pub fn give_up(&self, held: &Held, older: Option<&Copy>, term: u64) -> bool {
         let key = held.key.as_key();
         let change = self.change(key, Standing::Owner { term });
@@ -78,8 +78,11 @@ impl Store {
             }
             match older.map(|older| &older.state.body) {
                 Some(Body::Bytes(bytes)) => {
-                    let (found, _) = locked.open(&change);
-                    locked.replace_at(&change, found, bytes, item.deadline).map(|_| true)
+                    let (found, now_ms) = locked.open(&change);
+                    let deadline = older.map_or(0, |older| locked.inner.deadline(now_ms, older.state.ttl_ms));
+                    // The earlier one; 0 is none.
+                    let deadline = [deadline, item.deadline].into_iter().filter(|at| *at != 0).min().unwrap_or(0);
+                    locked.replace_at(&change, found, bytes, deadline).map(|_| true)
                 }
                 _ => Ok(locked.remove(&change)?.0),
             }

@@ -78,7 +78,10 @@ pub fn encode_request(id: u64, request: &Request, out: &mut BytesMut) {
             out.put_u8((*owned).into());
             put_wants(out, wants.as_ref());
         }),
-        Request::Fetch { keys } => encode_frame(kind::FETCH, id, out, |out| put_list(out, keys, put_key)),
+        Request::Fetch { keys, older } => encode_frame(kind::FETCH, id, out, |out| {
+            out.put_u8((*older).into());
+            put_list(out, keys, put_key);
+        }),
         Request::Claim { slots, synced_to } => encode_frame(kind::CLAIM, id, out, |out| {
             out.put_u64_le(*synced_to);
             put_slots(out, slots);
@@ -185,7 +188,7 @@ pub fn decode_request(frame: Frame) -> Result<(u64, Request), WireError> {
             applied: r.list(12, |r| Ok(AppliedIds { stream: r.u64()?, ids: ids(r)? }))?,
         }),
         kind::SYNC => Request::Sync { cursor: r.u64()?, slots: slots(r)?, owned: r.flag()?, wants: wants(r)? },
-        kind::FETCH => Request::Fetch { keys: r.list(KEY_LEN_MIN, Reader::key)? },
+        kind::FETCH => Request::Fetch { older: r.flag()?, keys: r.list(KEY_LEN_MIN, Reader::key)? },
         kind::CLAIM => {
             let synced_to = r.u64()?;
             Request::Claim { slots: slots(r)?, synced_to }

@@ -158,6 +158,8 @@ pub enum Request {
     Fetch {
         /// The keys.
         keys: Vec<KeyBuf>,
+        /// Where the receiver has a stub, too: what that has replaced there.
+        older: bool,
     },
     /// The sender should own these slots now: hand them over.
     Claim {

@@ -121,6 +121,31 @@ impl Plan {
         plan
     }
 
+    /// One host is reached by gossip alone, and so keeps old copies; then another stops for long enough that its slots are
+    /// taken over, some of them by the former.
+    pub fn of_old_copies(random: &mut Random) -> Self {
+        let (hosts, begin) = (5, FOUNDED_MS + random.between(0, 300));
+        let heal = begin + 7_000;
+        let mut plan = Self {
+            weather: Weather::Stops,
+            hosts,
+            places: hosts,
+            client: None,
+            begin,
+            heal,
+            faults: (0..hosts).map(|place| (random.between(0, 300), Fault::Start(place))).collect(),
+            troubles: Vec::new(),
+        };
+        let cut_off = random.below(hosts);
+        let stopped = (cut_off + 1 + random.below(hosts - 1)) % hosts;
+        let (at, until) = (begin + random.between(800, 1_500), heal - random.between(300, 1_000));
+        plan.cut_between(|a, b| a == cut_off || b == cut_off, (true, false), begin, until - random.between(0, 1_000));
+        plan.faults.push((at, Fault::StopHost { place: stopped, until }));
+        plan.troubles.push((stopped, at, until));
+        plan.faults.sort_by_key(|(at, _)| *at);
+        plan
+    }
+
     /// A node that joins one side of a split in halves can make a majority of it while the other side, which has not
     /// heard of the newcomer, still is one. Nothing short of consensus prevents that, so it is not asked for.
     fn keep_joiners_out_of_splits(&mut self) {

@@ -26,6 +26,7 @@ mod trace;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use check::Verdict;
+use faults::Plan;
 use parking_lot::Mutex;
 use plant::Plant;
 use run::Run;
@@ -44,11 +45,11 @@ fn run(seed: u64, plant: Plant) -> Verdict {
     Run::new(seed, plant, false).go().1
 }
 
-/// Runs `seeds` seeds from `first` on, on every processor; the verdicts that `pick` picks, by seed.
+/// Has `play` play `seeds` seeds from `first` on, on every processor; the verdicts that `pick` picks, by seed.
 fn run_all(
     first: u64,
     seeds: u64,
-    plant: Plant,
+    play: impl Fn(u64) -> Verdict + Sync,
     pick: impl Fn(&Verdict) -> bool + Sync,
 ) -> (Vec<(u64, Verdict)>, Sums) {
     let (next, picked, sums) = (AtomicU64::new(0), Mutex::new(Vec::new()), Mutex::new(Sums::default()));
@@ -61,7 +62,7 @@ fn run_all(
                     if at >= seeds {
                         return;
                     }
-                    let verdict = run(first + at, plant);
+                    let verdict = play(first + at);
                     sums.lock().add(&verdict);
                     if pick(&verdict) {
                         picked.lock().push((first + at, verdict));
@@ -107,7 +108,8 @@ fn whatever_breaks_the_sums_are_exact() {
     let first = number("EPHPM_KV_SIM_FIRST").unwrap_or(1);
     let seeds = number("EPHPM_KV_SIM_SEEDS").unwrap_or(SEEDS);
     let begun = std::time::Instant::now();
-    let (failed, sums) = run_all(first, seeds, Plant::Nothing, |verdict| !verdict.violations.is_empty());
+    let (failed, sums) =
+        run_all(first, seeds, |seed| run(seed, Plant::Nothing), |verdict| !verdict.violations.is_empty());
     println!("{sums:?} in {:?}", begun.elapsed());
     for (seed, verdict) in &failed {
         println!("EPHPM_KV_SEED={seed}: {}", verdict.violations.join("\n    "));
@@ -115,6 +117,15 @@ fn whatever_breaks_the_sums_are_exact() {
     assert!(failed.is_empty(), "{} of {seeds} seeds failed, the first is EPHPM_KV_SEED={}", failed.len(), failed[0].0);
     // In about 3 of 100 runs.
     assert!(sums.forks > 0 || seeds < SEEDS_TO_FORK, "no slot had two owners in any run: the faults are too tame");
+}
+
+#[test]
+fn a_host_that_takes_over_with_old_copies_makes_no_newer_one_yield_to_them() {
+    let seeds = number("EPHPM_KV_SIM_SEEDS").unwrap_or(SEEDS);
+    let play = |seed| Run::with(seed, Plan::of_old_copies, Plant::Nothing, false).go().1;
+    let (failed, sums) = run_all(1, seeds, play, |verdict| !verdict.violations.is_empty());
+    println!("{sums:?}");
+    assert!(failed.is_empty(), "{failed:#?}");
 }
 
 /// What nodes log is not compared: `tracing` remembers for all threads whether anybody listens to a line, and while other

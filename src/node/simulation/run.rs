@@ -78,8 +78,13 @@ pub struct Run {
 impl Run {
     /// The run of a seed.
     pub fn new(seed: u64, plant: Plant, traced: bool) -> Self {
+        Self::with(seed, Plan::new, plant, traced)
+    }
+
+    /// The run of a seed with another plan than usual.
+    pub fn with(seed: u64, plan: fn(&mut Random) -> Plan, plant: Plant, traced: bool) -> Self {
         let mut random = Random::new(seed);
-        let plan = Plan::new(&mut random);
+        let plan = plan(&mut random);
         let seeds: Vec<HostPort> =
             (0..2).map(|place| HostPort { host: "10.0.0.1".to_owned(), port: 7_000 + place }).collect();
         let config = Config { join: seeds, replicate_ms: 10, ..Config::default() };

@@ -80,7 +80,7 @@ fn arb_request() -> impl Strategy<Value = Request> {
         ),
         (any::<u64>(), arb_slots(), any::<bool>(), option::of(wants))
             .prop_map(|(cursor, slots, owned, wants)| Request::Sync { cursor, slots, owned, wants }),
-        vec(arb_key(), 0..4).prop_map(|keys| Request::Fetch { keys }),
+        (vec(arb_key(), 0..4), any::<bool>()).prop_map(|(keys, older)| Request::Fetch { keys, older }),
         (arb_slots(), any::<u64>()).prop_map(|(slots, synced_to)| Request::Claim { slots, synced_to }),
         (arb_slots(), any::<u64>()).prop_map(|(slots, term)| Request::Announce { slots, term }),
         arb_copies().prop_map(Request::Share),
@@ -333,7 +333,7 @@ fn a_count_is_believed_only_as_far_as_the_bytes_go() {
     // Each announces 4 billion items in a few bytes; allocating for them would be the end of the process.
     for (kind, prefix) in [
         (kind::SHARE, 0),
-        (kind::FETCH, 0),
+        (kind::FETCH, 1),
         (kind::SYNC, 8),
         (kind::CLAIM, 8),
         (kind::RESOLVE, 8),
