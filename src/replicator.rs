@@ -143,6 +143,18 @@ impl Sender {
     }
 }
 
+/// What one look at the store came to.
+struct Step {
+    /// Entries that are not this host's to replicate.
+    foreign: Vec<Copy>,
+    /// See [`Drained`].
+    ended: bool,
+    resumed: bool,
+    missed: bool,
+    /// Some of what was found is to be sent once more.
+    settled: bool,
+}
+
 /// What became of a copy here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Taken {
@@ -219,28 +231,33 @@ impl Replicator {
     /// Sends some of what changed; returns the entries that are not this host's to replicate (its shares of others'
     /// keys), and whether there is more.
     pub fn tick(self: &Arc<Self>) -> (Vec<Copy>, bool) {
-        let mut foreign = Vec::new();
+        let step = self.step();
+        (step.foreign, !step.ended || step.resumed || step.settled)
+    }
+
+    fn step(self: &Arc<Self>) -> Step {
         let marks = self.owed_marks();
         let mut drained = Drained::default();
         self.store.drain(DRAIN_MAX, &mut drained);
-        let mut more = drained.copies.len() >= DRAIN_MAX;
-        let all_drained = !more;
-        if !drained.copies.is_empty() || !drained.applied.is_empty() {
-            let mut own = Vec::with_capacity(drained.copies.len());
-            for item in drained.copies {
+        let Drained { copies, applied, ended, resumed, missed } = drained;
+        let mut step = Step { foreign: Vec::new(), ended, resumed, missed, settled: false };
+        if !copies.is_empty() || !applied.is_empty() {
+            let mut own = Vec::with_capacity(copies.len());
+            for item in copies {
                 let slot = placement::slot(item.copy.key.as_key().name);
                 if !self.owns(slot) {
-                    foreign.push(item.copy);
+                    step.foreign.push(item.copy);
                     continue;
                 }
                 if (item.pending || item.copy.state.diverged.is_some()) && self.speaks() {
                     // Changed, or counted, while this owner did not speak for the cluster: that counts from now on.
-                    more |= self.store.settle_own(item.copy.key.as_key(), self.peers.table().term(slot), true);
+                    step.settled |= self.store.settle_own(item.copy.key.as_key(), self.peers.table().term(slot), true);
                 }
                 own.push(item.copy);
             }
-            self.send(own, drained.applied);
+            self.send(own, applied);
         }
+        let all_drained = step.ended && !step.resumed && !step.missed;
         self.inner.lock().all_drained = all_drained;
         if let Some(marks) = marks.filter(|_| all_drained) {
             self.tell_marks(marks);
@@ -249,21 +266,24 @@ impl Replicator {
         self.nudge();
         self.publish_lag();
         self.let_go();
-        (foreign, more)
+        step
     }
 
-    /// Sends everything that had changed before; processes that go on changing things do not keep it for ever.
-    async fn drain_all(self: &Arc<Self>) -> Vec<Copy> {
-        let (mut foreign, mut more) = self.tick();
-        // At worst one pass over the entries is under way; the next one sees all.
-        let mut rounds = 2 * (self.store.stats().entries as usize / DRAIN_MAX) + 4;
-        while more && rounds > 0 {
+    /// Sends everything that had changed before; processes that go on changing things do not keep it for ever. Returns what
+    /// [`Replicator::tick`] does, and whether that is all.
+    async fn drain_all(self: &Arc<Self>) -> (Vec<Copy>, bool) {
+        let (mut foreign, mut begun) = (Vec::new(), false);
+        for _ in 0..2 * (self.store.stats().entries as usize / DRAIN_MAX) + 6 {
+            let mut step = self.step();
+            foreign.append(&mut step.foreign);
+            // A pass that had begun before has not seen what changed behind it.
+            begun |= !step.resumed;
+            if begun && step.ended && !step.settled {
+                return (foreign, !step.missed);
+            }
             tokio::task::yield_now().await;
-            let (some, again) = self.tick();
-            foreign.extend(some);
-            (more, rounds) = (again, rounds - 1);
         }
-        foreign
+        (foreign, false)
     }
 
     fn speaks(&self) -> bool {

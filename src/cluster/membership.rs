@@ -119,6 +119,9 @@ pub struct Suspect {
     pub origin: u64,
 }
 
+/// What a quorum that has just lost a member has agreed on is with the others within this.
+const ON_ITS_WAY_MS: u64 = 200;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     /// Gossip says that it lives.
@@ -137,6 +140,8 @@ struct Known {
     /// Seen ready, or when this node and it were founding the cluster, and not a client, and not
     /// known to have left in order since.
     settled: bool,
+    /// Since when it is known to leave in order.
+    left_ms: Option<u64>,
 }
 
 impl Known {
@@ -176,6 +181,8 @@ pub struct Membership {
     namesakes: BTreeMap<SocketAddr, Namesake>,
     view: Option<Arc<View>>,
     remember_ms: u64,
+    /// As of when this node has all that the members own; `None`: it lacks something.
+    in_sync_ms: Option<u64>,
 }
 
 impl Membership {
@@ -190,7 +197,14 @@ impl Membership {
             namesakes: BTreeMap::new(),
             view: None,
             remember_ms: remember_ms(),
+            in_sync_ms: None,
         }
+    }
+
+    /// As of when this node has all that the ready members own, by what each of them has answered; `None`: it lacks
+    /// something.
+    pub fn set_in_sync(&mut self, as_of_ms: Option<u64>) {
+        self.in_sync_ms = as_of_ms;
     }
 
     /// Takes in what gossip knows.
@@ -216,6 +230,7 @@ impl Membership {
                 standing: Standing::Live,
                 last_heard_ms: now_ms,
                 settled: false,
+                left_ms: None,
             });
             let moved = known.sighting.address != chosen.address;
             if moved && known.in_view() {
@@ -224,6 +239,8 @@ impl Membership {
             known.learn(chosen, founding);
         }
         for known in self.known.values_mut() {
+            let leaves = known.sighting.phase == Phase::Leaving;
+            known.left_ms = known.left_ms.filter(|_| leaves).or(leaves.then_some(now_ms));
             if known.sighting.live {
                 known.standing = Standing::Live;
                 known.last_heard_ms = now_ms;
@@ -246,15 +263,16 @@ impl Membership {
         self.phase == Phase::Joining && !all.any(is_ready)
     }
 
-    /// Who leaves in order counts no more. But as long as this side has no quorum and others are missing who may have one,
-    /// they count: else the smaller side of a split would become the larger when a member of the other side leaves.
+    /// Who leaves in order counts no more, but only once this node has all that the others have agreed on with it: two
+    /// quorums, one with it and one without, may have nobody in common. So as long as another is missing, or has not answered
+    /// since, the leaver still counts.
     fn release_those_who_left(&mut self) {
         let left = |known: &Known| known.sighting.phase == Phase::Leaving;
         let missing = |known: &Known| known.settled && !known.in_view() && !left(known);
-        let quorum = self.view.as_ref().is_some_and(|view| view.quorum);
-        if quorum || !self.known.values().any(missing) {
-            self.known.values_mut().filter(|known| left(known)).for_each(|known| known.settled = false);
-        }
+        let Some(in_sync_ms) = self.in_sync_ms.filter(|_| !self.known.values().any(missing)) else { return };
+        let since = |left_ms: u64| in_sync_ms >= left_ms + ON_ITS_WAY_MS;
+        let released = |known: &&mut Known| left(known) && known.left_ms.is_some_and(since);
+        self.known.values_mut().filter(released).for_each(|known| known.settled = false);
     }
 
     fn observe_namesakes(&mut self, sightings: &[Sighting], now_ms: u64) {

@@ -126,12 +126,15 @@ impl Ownership {
 
     /// Slots that this node took over without a quorum may have been changed with the cluster's word, before or after that:
     /// before it speaks for them it takes in what each member has of them. By now they know that they are this node's.
-    async fn make_sure(&self, view: &View) -> bool {
+    async fn make_sure(self: &Arc<Self>, view: &View) -> bool {
         let by_term = {
             let mut inner = self.inner.lock();
             inner.provisional.retain(|slot| self.is_mine(*slot));
             self.by_term(inner.provisional.iter().copied())
         };
+        if !view.quorum && !by_term.is_empty() {
+            return false;
+        }
         let others = view.members.iter().filter(|member| !member.is_me && !member.client);
         let others: Vec<String> = others.map(|member| member.node_id.clone()).collect();
         for (term, slots) in by_term {
@@ -142,6 +145,8 @@ impl Ownership {
             self.settle(&slots, term, view.quorum).await;
             let mut inner = self.inner.lock();
             slots.iter().for_each(|slot| _ = inner.provisional.remove(slot));
+            drop(inner);
+            self.bring_bytes();
         }
         true
     }

@@ -32,6 +32,8 @@ const GIVE_UP_ON_SILENCE_AFTER: Duration = Duration::from_secs(30);
 /// What is known of a value whose bytes are not here.
 pub(super) struct Lacking {
     held: Held,
+    /// Since when they have been looked for.
+    since: Instant,
     /// The newest copy that came whole, or was replaced here, but is not the newest.
     older: Option<Copy>,
 }
@@ -71,8 +73,7 @@ impl Ownership {
     ) -> (Missing, bool) {
         let mut lacking = |held: Held| {
             let before = known.remove(&held.key).filter(|lacking| lacking.held == held);
-            let older = before.and_then(|lacking| lacking.older);
-            let mut lacking = Lacking { held, older };
+            let mut lacking = before.unwrap_or_else(|| Lacking { held, since: Instant::now(), older: None });
             self.store.replaced(lacking.held.key.as_key()).into_iter().for_each(|copy| lacking.offer(copy));
             lacking
         };
@@ -129,20 +130,20 @@ impl Ownership {
     }
 
     async fn bring_all(&self) {
-        let started = Instant::now();
         let mut missing = Missing::new();
         loop {
             let all_answered;
             (missing, all_answered) = self.fetch_bytes(&|slot| self.is_mine(slot), missing).await;
+            let patience = if all_answered { GIVE_UP_AFTER } else { GIVE_UP_ON_SILENCE_AFTER };
+            let (gone, left): (Missing, Missing) =
+                missing.into_iter().partition(|(_, lacking)| lacking.since.elapsed() >= patience);
+            self.give_up(gone);
+            missing = left;
             if missing.is_empty() {
                 return;
             }
-            let patience = if all_answered { GIVE_UP_AFTER } else { GIVE_UP_ON_SILENCE_AFTER };
-            if started.elapsed() >= patience {
-                return self.give_up(missing);
-            }
             // Whoever has an older value sends it each time.
-            let soon = started.elapsed() < GIVE_UP_AFTER;
+            let soon = missing.values().any(|lacking| lacking.since.elapsed() < GIVE_UP_AFTER);
             tokio::time::sleep(if soon { ASK_EVERY } else { ASK_LATER_EVERY }).await;
         }
     }
@@ -154,7 +155,7 @@ impl Ownership {
             return;
         }
         let (mut older, mut deleted) = (0, 0);
-        for (key, Lacking { held, older: copy }) in missing {
+        for (key, Lacking { held, older: copy, .. }) in missing {
             let slot = placement::slot(key.as_key().name);
             if self.is_mine(slot) && self.store.give_up(&held, copy.as_ref(), table.term(slot)) {
                 *(if copy.is_some() { &mut older } else { &mut deleted }) += 1;

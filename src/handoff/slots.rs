@@ -50,6 +50,8 @@ pub struct Ownership {
     replicator: Arc<Replicator>,
     homeward: Arc<Homeward>,
     claiming: AtomicBool,
+    /// The node goes: what it could not hand over is nobody's to change any more.
+    closed: AtomicBool,
     /// The bytes of what this node owns are being fetched.
     pub(super) bringing: AtomicBool,
     pub(super) inner: Mutex<Inner>,
@@ -142,6 +144,7 @@ impl Ownership {
             replicator,
             homeward,
             claiming: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             bringing: AtomicBool::new(false),
             inner: Mutex::new(inner),
         }
@@ -182,9 +185,19 @@ impl Ownership {
         matches!(table.owner(slot), Owner::Member(index) if Some(index) == table.self_index())
     }
 
-    /// How many slots this node owns.
-    pub fn owned(&self) -> usize {
-        (0..SLOTS as u16).filter(|slot| self.is_mine(*slot)).count()
+    /// Whether this node has slots, some of which it may just be handing over.
+    pub fn holds_any(&self) -> bool {
+        let table = self.peers.table();
+        (0..SLOTS as u16).any(|slot| self.is_mine(slot) || table.owner(slot) == Owner::Frozen)
+    }
+
+    /// What this node owns yet is changed no more from now on: it ends with its segment.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        let table = self.peers.table();
+        for slot in (0..SLOTS as u16).filter(|slot| self.is_mine(*slot)) {
+            table.set_owner(slot, Owner::Frozen, table.term(slot));
+        }
     }
 
     /// Whether every slot is where it should be, as far as this node knows.
@@ -383,6 +396,10 @@ impl Ownership {
                     claims.released.extend(released.iter().flat_map(slots_of));
                     claims.answered.push(node_id);
                 }
+                Ok(Response::NotOwner { term, .. }) => {
+                    claims.term = claims.term.max(term);
+                    claims.kept = true;
+                }
                 Ok(_) => claims.kept = true,
                 Err(NoAnswer::NotSent | NoAnswer::Lost | NoAnswer::TimedOut) => claims.silent.push(node_id),
             }
@@ -498,17 +515,23 @@ impl Ownership {
         let (flushed, foreign) = self.replicator.flush_to(&peer.node_id, synced_to, FLUSH_TIMEOUT).await;
         self.homeward.take(foreign);
         let heir = if flushed { self.peers.index_of(&peer.node_id) } else { None };
-        let next = heir.or_else(|| table.self_index()).map_or(Owner::Nobody, Owner::Member);
+        let next = match heir.or_else(|| table.self_index()) {
+            None => Owner::Nobody,
+            Some(_) if heir.is_none() && self.closed.load(Ordering::Acquire) => Owner::Frozen,
+            Some(index) => Owner::Member(index),
+        };
         // An announcement may have given some to another owner meanwhile.
         let released: Vec<u16> = mine.into_iter().filter(|slot| table.owner(*slot) == Owner::Frozen).collect();
         for slot in &released {
             table.set_owner(*slot, next, table.term(*slot));
         }
         // Of what this node owned without a quorum others may know more: its heir asks them.
+        let stale = !table.lease_holds(self.store.clock().now_ms());
+        let doubtful = |inner: &Inner, slot: &u16| inner.provisional.contains(slot) || inner.contested.contains(slot);
         let (unsure, released) = {
             let mut inner = self.inner.lock();
             let (unsure, sure): (Vec<u16>, Vec<u16>) =
-                released.into_iter().partition(|slot| inner.provisional.contains(slot));
+                released.into_iter().partition(|slot| stale || doubtful(&inner, slot));
             if heir.is_some() {
                 unsure.iter().for_each(|slot| _ = inner.provisional.remove(slot));
             }

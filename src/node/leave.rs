@@ -41,7 +41,7 @@ fn nobody_will_come(node: &Node, apart: bool) -> bool {
 pub(super) async fn leave(node: &Arc<Node>, gossip: &dyn Voice, deadline: Instant) {
     let table = node.segment.table();
     tracing::info!("leaving the cluster");
-    let apart = !node.peers.view().quorum;
+    let mut apart = false;
     table.set_state(NodeState::Leaving, "");
     node.leaving.send_replace(true);
     node.membership.lock().set_phase(Phase::Leaving);
@@ -51,7 +51,9 @@ pub(super) async fn leave(node: &Arc<Node>, gossip: &dyn Voice, deadline: Instan
         let resolved = table.unresolved.load(Ordering::Relaxed) == 0;
         let (foreign, _) = node.replicator.tick();
         node.homeward.take(foreign);
-        let nothing_held = node.ownership.owned() == 0 && node.homeward.all_home() && resolved;
+        // Also when it finds that out only now.
+        apart |= !node.peers.view().quorum;
+        let nothing_held = !node.ownership.holds_any() && node.homeward.all_home() && resolved;
         if nothing_held || nobody_will_come(node, apart) || Instant::now() >= deadline {
             break;
         }
@@ -65,6 +67,7 @@ pub(super) async fn leave(node: &Arc<Node>, gossip: &dyn Voice, deadline: Instan
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     node.router.give_up();
+    node.ownership.close();
     // Last changes that came in while slots moved.
     for node_id in node.peers.up() {
         let left = deadline.saturating_duration_since(Instant::now());

@@ -39,8 +39,9 @@ impl Handler for PeerHandler {
             Request::Announce { slots, term } => Answer::Now(node.ownership.take_announcement(peer, &slots, term)),
             Request::Share(copies) => Answer::Now(node.homeward.receive(copies)),
             Request::Replay(copies) => Answer::Now(node.homeward.replay(copies)),
-            Request::Resolve { stream, ids } => {
-                Answer::Now(Response::Fates(ids.iter().map(|id| node.store.resolve(stream, *id)).collect()))
+            Request::Resolve { stream, ids, of: (node_id, origin) } => {
+                let fates = ids.iter().map(|id| node.store.resolve(stream, *id)).collect();
+                Answer::Now(Response::Fates { fates, left: node.peers.has_left(&node_id, origin) })
             }
             Request::Digest { small_max, slots } => {
                 node.replicator.take_digest(peer, small_max, slots);

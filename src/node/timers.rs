@@ -16,7 +16,7 @@ use super::parts::Node;
 use crate::cluster::{Member, Phase, View, Voice};
 use crate::config::Config;
 use crate::handoff::slots::LEASE_MS;
-use crate::peers::PeerEvent;
+use crate::peers::{NoAnswer, PeerEvent};
 use crate::placement;
 use crate::replicator::Synced;
 use crate::segment::table::{NodeState, Owner, SLOTS};
@@ -184,8 +184,11 @@ async fn ping_members(node: Arc<Node>) {
                 tokio::spawn(async move {
                     if open {
                         node.peers.ping(&node_id, node.patience()).await;
-                    } else {
-                        let _ = node.peers.ask(&node_id, Request::Ping, PING_TIMEOUT).await;
+                    } else if let Err(NoAnswer::TimedOut) = node.peers.ask(&node_id, Request::Ping, PING_TIMEOUT).await
+                        && let Some(index) = node.peers.index_of(&node_id)
+                    {
+                        // Nothing may be on its way to it but this: what it has written meanwhile is not here.
+                        node.peers.timed_out(index);
                     }
                     asking.lock().remove(&node_id);
                 });
@@ -218,7 +221,9 @@ async fn follow_membership(node: Arc<Node>, gossip: Arc<dyn Voice>) {
         let now = node.now_ms();
         let snapshot = snapshots.borrow_and_update().clone();
         let (mut view, suspects, anyone_away) = {
+            let in_sync = in_sync_as_of(&node, now);
             let mut membership = node.membership.lock();
+            membership.set_in_sync(in_sync);
             membership.observe(&snapshot, now);
             let suspects = membership.suspects();
             (membership.view(now), suspects, membership.anyone_away(now))
@@ -332,6 +337,18 @@ fn awaited<'v>(node: &Node, view: &'v View) -> impl Iterator<Item = &'v Member> 
     };
     let others = view.members.iter().filter(|member| !member.is_me && member.phase == Phase::Ready && !member.client);
     others.filter(lacks)
+}
+
+/// As of when this node has what all ready members own; `None`: it lacks something.
+fn in_sync_as_of(node: &Node, now: u64) -> Option<u64> {
+    let view = node.peers.view();
+    if awaited(node, &view).next().is_some() {
+        return None;
+    }
+    let others = view.members.iter().filter(|member| !member.is_me && member.phase == Phase::Ready && !member.client);
+    let mut answered_ago = others.map(|member| node.peers.answered_ago(&member.node_id));
+    let longest = answered_ago.try_fold(Duration::ZERO, |longest, ago| Some(longest.max(ago?)))?;
+    Some(now.saturating_sub(longest.as_millis() as u64))
 }
 
 /// A joining node is ready once it has met the cluster and holds what the ready members own.

@@ -36,7 +36,7 @@ impl Replicator {
         if asked == self.commits.made.load(Ordering::Acquire) {
             return Vec::new();
         }
-        let foreign = self.drain_all().await;
+        let (foreign, all) = self.drain_all().await;
         {
             let mut inner = self.inner.lock();
             let scope = inner.scope.clone();
@@ -44,8 +44,10 @@ impl Replicator {
                 self.post_waiting(&scope, receiver, node_id);
             }
         }
-        self.commits.made.fetch_max(asked, Ordering::AcqRel);
-        self.acked.notify_waiters();
+        if all {
+            self.commits.made.fetch_max(asked, Ordering::AcqRel);
+            self.acked.notify_waiters();
+        }
         foreign
     }
 

@@ -119,6 +119,9 @@ impl Replicator {
             let told = std::mem::take(&mut self.comparing.lock().told);
             let begun = Instant::now();
             let digests = self.pass(small_max).await;
+            if digests.missed() {
+                continue;
+            }
             let repairs = self.judge(told, &digests, begun.elapsed());
             // At once: others take it for what was there just now.
             self.tell(&digests);
@@ -215,6 +218,9 @@ impl Replicator {
 
     /// The slots that have differed twice, by owner, after a pass that took `took`.
     fn judge(&self, told: BTreeMap<String, Told>, digests: &Digests, took: Duration) -> BTreeMap<String, Vec<u16>> {
+        // An owner's pass takes about as long as this host's, and has to have begun after the difference was seen; but after a
+        // cut rather one repair too many than one too late.
+        let wait = if self.hurry.lasts() { Duration::ZERO } else { took };
         let mut repairs: BTreeMap<String, Vec<u16>> = BTreeMap::new();
         let mut comparing = self.comparing.lock();
         let mut before = std::mem::take(&mut comparing.differed);
@@ -227,8 +233,7 @@ impl Replicator {
                     continue;
                 }
                 let last = last.get(&slot).filter(|(last, _)| *last == digest);
-                // Its pass takes about as long as this host's: it has to have begun after that.
-                if last.is_some_and(|(_, since)| at >= *since + took) && due.len() < REPAIRS_MAX {
+                if last.is_some_and(|(_, since)| at >= *since + wait) && due.len() < REPAIRS_MAX {
                     due.push(slot);
                 } else {
                     differ.insert(slot, last.copied().unwrap_or_else(|| (digest, Instant::now())));

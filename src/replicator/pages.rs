@@ -65,6 +65,10 @@ impl Replicator {
             );
             (inner.scope.clone(), inner.without_room(), whole)
         };
+        // What this host owns no more is missing for another reason than that it has ended.
+        if owned && !whole && slots.iter().flat_map(super::slots_of).any(|slot| !self.owns(slot)) {
+            return Response::Error("slots are changing hands".into());
+        }
         let me = self.peers.view().me().node_id.clone();
         let wanted = (!slots.is_empty()).then(|| SlotSet::of(slots));
         let whole_max = |slot: u16| match owned {
@@ -141,6 +145,7 @@ impl Replicator {
             inner.unneeded.0.remove(&copy.key);
         } else if inner.unneeded.0.len() < UNNEEDED_MAX
             && let Some(held) = self.store.held(copy.key.as_key()).filter(|held| held.whole)
+            && held.window == copy.state.window
         {
             inner.unneeded.0.insert(copy.key.clone(), (Instant::now() + KEEP_FOR, held));
         }

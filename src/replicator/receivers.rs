@@ -259,10 +259,10 @@ impl Replicator {
     }
 
     /// Sends everything that changed and waits until `node_id` has acknowledged it; `false`: not within `timeout`, or
-    /// it lacks batches after `synced_to`, up to which it says to have everything. The second part of the answer is
+    /// not everything could be sent, or it lacks batches after `synced_to`, up to which it says to have everything. The second part of the answer is
     /// what [`Replicator::tick`] returns.
     pub async fn flush_to(self: &Arc<Self>, node_id: &str, synced_to: u64, timeout: Duration) -> (bool, Vec<Copy>) {
-        let foreign = self.drain_all().await;
+        let (foreign, all) = self.drain_all().await;
         {
             let mut inner = self.inner.lock();
             let scope = inner.scope.clone();
@@ -288,7 +288,7 @@ impl Replicator {
                 }
             }
         };
-        (tokio::time::timeout_at(deadline, done).await.unwrap_or(false), foreign)
+        (tokio::time::timeout_at(deadline, done).await.unwrap_or(false) && all, foreign)
     }
 
     /// Who keeps the bytes of large values has changed: those of this host's keys that gain or lose a keeper travel

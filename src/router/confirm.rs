@@ -35,6 +35,7 @@ impl Router {
             return reply;
         }
         let slot = placement::slot(call.key.as_key().name);
+        let stamp = self.stamp_of(call);
         // So that the caller, who waits a little longer, hears of a refusal.
         let committed = self.replicator.commit(call.key.as_key(), begun.position, self.patience * 3 / 4).await;
         if !self.owns(slot, begun.term) {
@@ -46,9 +47,16 @@ impl Router {
         }
         tracing::debug!(slot, "not confirmed by a quorum in time");
         if self.peers.table().lease_holds(self.store.clock().now_ms()) {
-            self.take_back(call, &begun, &reply.outcome);
+            // What was written since, even if it is the same, is somebody else's.
+            if self.stamp_of(call) == stamp {
+                self.take_back(call, &begun, &reply.outcome);
+            }
         }
         super::refused(call)
+    }
+
+    fn stamp_of(&self, call: &Call) -> Option<u64> {
+        self.store.state_up_to(call.key.as_key(), 0).map(|state| state.stamp)
     }
 
     fn owns(&self, slot: u16, term: u64) -> bool {

@@ -70,40 +70,43 @@ impl Router {
 
     /// Asks whoever can tell. The node itself while its segment lives: of others "applied" can be believed (the mark
     /// travels with the copy), but a node that is merely cut off may have applied the call, and will bring its share home.
-    /// Once that segment is gone for good all members are asked. If none of them has the mark and it has left in order,
-    /// the call was not applied. If it was killed nobody can tell: a copy may have come by a pull, whose marks come later.
+    /// Once that segment is gone for good all members are asked. If none of them has the mark and it has left in order, as
+    /// one of them knows (this one may have been cut off then), the call was not applied. If it was killed nobody can tell: a copy may have come by a pull, whose marks come later.
     async fn ask_fate(&self, call: &Call, pending: &Pending) -> Option<Fate> {
         let cell = self.peers.cell(&pending.node_id)?;
         let same_segment = cell.origin.load(Ordering::Acquire) == pending.origin;
         let present = cell.presence.load(Ordering::Acquire) == 1;
         if same_segment && present {
-            return self.fate_at(&pending.node_id, pending).await;
+            return Some(self.fate_at(&pending.node_id, pending).await?.fate);
         }
         let owner = self.peers.owner_of(placement::slot(call.key.as_key().name))?;
-        let fate = self.fate_at(&owner, pending).await?;
-        let (left, killed) = (self.peers.has_left(&pending.node_id, pending.origin), present && !same_segment);
+        let known = self.fate_at(&owner, pending).await?;
+        let killed = present && !same_segment;
         let view = self.peers.view();
-        if fate == Fate::Applied || !(left || killed) || !view.quorum {
-            return (fate == Fate::Applied).then_some(fate);
+        if known.fate == Fate::Applied || !(known.left || killed) || !view.quorum {
+            return (known.fate == Fate::Applied).then_some(known.fate);
         }
-        let mut nobody = if left { fate } else { Fate::Unknown };
+        let (mut left, mut unknown) = (known.left, known.fate == Fate::Unknown);
         for member in view.members.iter().filter(|member| !member.client && member.node_id != owner) {
-            match self.fate_at(&member.node_id, pending).await? {
-                Fate::Applied => return Some(Fate::Applied),
-                Fate::Unknown => nobody = Fate::Unknown,
-                Fate::NotApplied => {}
+            let known = self.fate_at(&member.node_id, pending).await?;
+            if known.fate == Fate::Applied {
+                return Some(Fate::Applied);
             }
+            (left, unknown) = (left || known.left, unknown || known.fate == Fate::Unknown);
         }
-        Some(nobody)
+        Some(if left && !unknown { Fate::NotApplied } else { Fate::Unknown })
     }
 
-    /// What a member knows of the call.
-    async fn fate_at(&self, node_id: &str, pending: &Pending) -> Option<Fate> {
+    /// What a member knows of the call, and of who was asked.
+    async fn fate_at(&self, node_id: &str, pending: &Pending) -> Option<Known> {
+        let left = self.peers.has_left(&pending.node_id, pending.origin);
         if self.peers.view().is_me(node_id) {
-            return Some(self.store.resolve(pending.stream, pending.id));
+            return Some(Known { fate: self.store.resolve(pending.stream, pending.id), left });
         }
-        let request = Request::Resolve { stream: pending.stream, ids: vec![pending.id] };
-        fate(self.peers.ask(node_id, request, ASK_TIMEOUT).await.ok()?)
+        let of = (pending.node_id.clone(), pending.origin);
+        let request = Request::Resolve { stream: pending.stream, ids: vec![pending.id], of };
+        let known = known(self.peers.ask(node_id, request, ASK_TIMEOUT).await.ok()?)?;
+        Some(Known { left: left || known.left, ..known })
     }
 
     /// The owner did not apply it: it becomes this host's share, unless its window would be over by now.
@@ -137,9 +140,16 @@ pub fn amount(call: &Call) -> u64 {
     }
 }
 
-fn fate(response: Response) -> Option<Fate> {
+/// What somebody knows of a call.
+struct Known {
+    fate: Fate,
+    /// Who was asked has left in order.
+    left: bool,
+}
+
+fn known(response: Response) -> Option<Known> {
     match response {
-        Response::Fates(fates) => fates.first().copied(),
+        Response::Fates { fates, left } => Some(Known { fate: *fates.first()?, left }),
         _ => None,
     }
 }

@@ -29,12 +29,13 @@ pub struct Digests {
     sums: Vec<u64>,
     remembered: BTreeSet<u64>,
     shared: Vec<(KeyBuf, Vec<u64>)>,
+    missed: bool,
 }
 
 impl Digests {
     /// A pass that has not begun, with bytes of up to `small_max` in it. Segments of members are `remembered`.
     pub fn new(small_max: u32, remembered: BTreeSet<u64>) -> Self {
-        Self { page: 0, small_max, sums: vec![0; SLOTS], remembered, shared: Vec::new() }
+        Self { page: 0, small_max, sums: vec![0; SLOTS], remembered, shared: Vec::new(), missed: false }
     }
 
     /// The digest of a slot, once the pass has ended.
@@ -46,6 +47,11 @@ impl Digests {
     /// there is to do); at most [`SHARED_MAX`].
     pub fn shared(&self) -> &[(KeyBuf, Vec<u64>)] {
         &self.shared
+    }
+
+    /// Whether a stopped process held a part of the store, so that the digests say nothing.
+    pub fn missed(&self) -> bool {
+        self.missed
     }
 
     /// Bytes up to this length are in it.
@@ -104,7 +110,10 @@ impl Store {
             pass.page += 1;
             let Some(shard) = area.page_state(page).entries_of() else { continue };
             left -= 1;
-            let Some(locked) = stuck.lock(&self.inner, shard) else { continue };
+            let Some(locked) = stuck.lock(&self.inner, shard) else {
+                pass.missed = true;
+                continue;
+            };
             let state = area.page_state(page);
             for index in 0..state.carved as usize {
                 let reference = area.reference(page, state.class as usize, index);

@@ -147,6 +147,8 @@ impl Store {
         let mut pass = self.inner.drain.lock();
         let before = out.copies.len();
         let max = before + max;
+        // What has changed behind it is for the next.
+        let resumed = pass.running;
         if !pass.running {
             (pass.running, pass.missed, pass.page) = (true, false, 0);
             for list in &self.inner.applied {
@@ -179,6 +181,7 @@ impl Store {
                 None => (pass.page, pass.missed) = (page + 1, true),
             }
         }
+        (out.ended, out.resumed, out.missed) = (complete, resumed, pass.missed);
         if complete {
             pass.running = false;
             if !pass.missed {

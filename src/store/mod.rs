@@ -227,6 +227,12 @@ pub struct Drained {
     pub copies: Vec<Drain>,
     /// (stream, id) of applied requests whose effect is in `copies` or was handed out earlier.
     pub applied: Vec<(u64, u64)>,
+    /// The call has ended a pass over all that had changed before it began.
+    pub ended: bool,
+    /// It went on with a pass that had begun before: what had changed behind that is for the next.
+    pub resumed: bool,
+    /// A stopped process holds a part of the store, which that pass leaves out.
+    pub missed: bool,
 }
 
 /// What a sweep did.

@@ -92,9 +92,11 @@ pub fn encode_request(id: u64, request: &Request, out: &mut BytesMut) {
         }),
         Request::Share(copies) => encode_frame(kind::SHARE, id, out, |out| put_list(out, copies, put_copy)),
         Request::Replay(copies) => encode_frame(kind::REPLAY, id, out, |out| put_list(out, copies, put_copy)),
-        Request::Resolve { stream, ids } => encode_frame(kind::RESOLVE, id, out, |out| {
+        Request::Resolve { stream, ids, of: (node_id, origin) } => encode_frame(kind::RESOLVE, id, out, |out| {
             out.put_u64_le(*stream);
             put_ids(out, ids);
+            put_text(out, node_id);
+            out.put_u64_le(*origin);
         }),
         Request::Standing => encode_frame(kind::STANDING, id, out, |_| ()),
         Request::Digest { small_max, slots } => encode_frame(kind::DIGEST, id, out, |out| {
@@ -196,7 +198,7 @@ pub fn decode_request(frame: Frame) -> Result<(u64, Request), WireError> {
         kind::ANNOUNCE => Request::Announce { slots: slots(r)?, term: r.u64()? },
         kind::SHARE => Request::Share(shares(r)?),
         kind::REPLAY => Request::Replay(shares(r)?),
-        kind::RESOLVE => Request::Resolve { stream: r.u64()?, ids: ids(r)? },
+        kind::RESOLVE => Request::Resolve { stream: r.u64()?, ids: ids(r)?, of: (r.text()?, r.u64()?) },
         kind::STANDING => Request::Standing,
         kind::DIGEST => Request::Digest { small_max: r.u32()?, slots: r.list(10, slot_digest)? },
         kind::OFFER => Request::Offer(r.list(COPY_LEN_MIN, Reader::copy)?),
@@ -242,7 +244,8 @@ pub fn encode_response(id: u64, response: &Response, out: &mut BytesMut) {
         Response::Shares(shares) => {
             encode_frame(kind::SHARES, id, out, |out| put_list(out, shares, put_homecoming));
         }
-        Response::Fates(fates) => encode_frame(kind::FATES, id, out, |out| {
+        Response::Fates { fates, left } => encode_frame(kind::FATES, id, out, |out| {
+            out.put_u8((*left).into());
             put_list(out, fates, |out, fate| {
                 out.put_u8(match fate {
                     Fate::Applied => 0,
@@ -284,12 +287,16 @@ pub fn decode_response(frame: Frame) -> Result<(u64, Response), WireError> {
                 if count > SHARES_MAX { Err(r.invalid("number of shares")) } else { homecoming(r) }
             })?)
         }
-        kind::FATES => Response::Fates(r.list(1, |r| match r.u8()? {
-            0 => Ok(Fate::Applied),
-            1 => Ok(Fate::NotApplied),
-            2 => Ok(Fate::Unknown),
-            _ => Err(r.invalid("fate")),
-        })?),
+        kind::FATES => {
+            let left = r.flag()?;
+            let fates = r.list(1, |r| match r.u8()? {
+                0 => Ok(Fate::Applied),
+                1 => Ok(Fate::NotApplied),
+                2 => Ok(Fate::Unknown),
+                _ => Err(r.invalid("fate")),
+            })?;
+            Response::Fates { fates, left }
+        }
         kind::STANDING_IS => Response::Standing { together: r.flag()? },
         kind::ERROR => Response::Error(r.text()?),
         kind => return Err(WireError::UnknownType(kind)),

@@ -186,6 +186,8 @@ pub enum Request {
         stream: u64,
         /// Their ids.
         ids: Vec<u64>,
+        /// Who was asked: node id and segment.
+        of: (String, u64),
     },
     /// Ends every window of a namespace in the slots that the receiver owns.
     Flush {
@@ -258,8 +260,13 @@ pub enum Response {
     Done,
     /// To Share and Replay, in order.
     Shares(Vec<Homecoming>),
-    /// To Resolve, in order.
-    Fates(Vec<Fate>),
+    /// To Resolve.
+    Fates {
+        /// In order.
+        fates: Vec<Fate>,
+        /// Who was asked is known to have left in order.
+        left: bool,
+    },
     /// To Standing.
     Standing {
         /// It has.

@@ -285,10 +285,37 @@ fn who_left_in_order_is_not_missed() {
     let mut membership = three();
     let leaving = |id, port| Sighting { phase: Phase::Leaving, ..node(id, port) };
     membership.observe(&seen([leaving("a", 2), leaving("c", 3)]), 1);
-    bury(&mut membership, &seen([dead(leaving("a", 2)), dead(leaving("c", 3))]), &["a", "c"], 2);
-    let view = membership.view(2);
+    membership.set_in_sync(Some(1 + ON_ITS_WAY_MS));
+    bury(&mut membership, &seen([dead(leaving("a", 2)), dead(leaving("c", 3))]), &["a", "c"], 2 + ON_ITS_WAY_MS);
+    let view = membership.view(2 + ON_ITS_WAY_MS);
     assert_eq!(ids(&view), ["b"]);
     assert!(view.quorum);
+}
+
+/// a is the leaver, c has agreed on things with it that b may lack.
+#[test]
+fn who_leaves_counts_until_all_others_have_answered_since() {
+    let leaving = || Sighting { phase: Phase::Leaving, ..node("a", 2) };
+    let voters = |membership: &mut Membership, now_ms| membership.view(now_ms).voters.clone();
+    let all = ["a", "b", "c"].map(String::from).into_iter().collect();
+    let rest = ["b", "c"].map(String::from).into_iter().collect();
+    let mut membership = three();
+    for (as_of_ms, now_ms) in [(None, 1_000), (Some(900), 1_100), (Some(1_000 + ON_ITS_WAY_MS - 1), 1_300)] {
+        membership.set_in_sync(as_of_ms);
+        membership.observe(&seen([leaving(), node("c", 3)]), now_ms);
+        assert_eq!(voters(&mut membership, now_ms), all, "{as_of_ms:?}");
+    }
+    membership.set_in_sync(Some(1_000 + ON_ITS_WAY_MS));
+    membership.observe(&seen([leaving(), node("c", 3)]), 1_400);
+    assert_eq!(voters(&mut membership, 1_400), rest);
+    // Nor can one that is missing have answered.
+    let mut membership = three();
+    membership.set_in_sync(Some(5_000));
+    bury(&mut membership, &seen([node("a", 2), dead(node("c", 3))]), &["c"], 1_000);
+    membership.observe(&seen([leaving(), dead(node("c", 3))]), 5_000);
+    membership.set_in_sync(Some(9_000));
+    membership.observe(&seen([leaving(), dead(node("c", 3))]), 9_000);
+    assert_eq!(voters(&mut membership, 9_000), all);
 }
 
 #[test]
@@ -298,7 +325,9 @@ fn that_a_node_was_leaving_may_be_learnt_after_its_death() {
     bury(&mut membership, &seen([dead(node("a", 2)), dead(node("c", 3))]), &["a", "c"], 1);
     assert!(!membership.view(1).quorum);
     membership.observe(&seen([leaving("a", 2), leaving("c", 3)]), 2);
-    assert!(membership.view(2).quorum);
+    membership.set_in_sync(Some(2 + ON_ITS_WAY_MS));
+    membership.observe(&seen([leaving("a", 2), leaving("c", 3)]), 2 + ON_ITS_WAY_MS);
+    assert!(membership.view(2 + ON_ITS_WAY_MS).quorum);
 }
 
 #[test]

@@ -121,21 +121,32 @@ impl Plan {
         plan
     }
 
+    fn between(hosts: usize, begin: u64, heal: u64, random: &mut Random) -> Self {
+        let faults = (0..hosts).map(|place| (random.between(0, 300), Fault::Start(place))).collect();
+        Self { weather: Weather::Lines, hosts, places: hosts, client: None, begin, heal, faults, troubles: Vec::new() }
+    }
+
+    /// Two of three hosts cannot reach each other, and the third, which both can reach, leaves in order: what it and one of
+    /// the two have agreed on the other one lacks.
+    pub fn of_a_leaver_between(random: &mut Random) -> Self {
+        let begin = FOUNDED_MS + random.between(0, 300);
+        let mut plan = Self::between(3, begin, begin + 6_000, random);
+        // Nothing may be lost: everybody can answer for the leaver's calls in the end.
+        plan.weather = Weather::Calm;
+        let leaver = random.below(3);
+        let (from, to) = (begin, plan.heal - random.between(0, 500));
+        plan.cut_between(|a, b| a != leaver && b != leaver, (true, true), from, to);
+        plan.faults.push((begin + random.between(500, 1_500), Fault::Leave(leaver)));
+        plan.faults.sort_by_key(|(at, _)| *at);
+        plan
+    }
+
     /// One host is reached by gossip alone, and so keeps old copies; then another stops for long enough that its slots are
     /// taken over, some of them by the former.
     pub fn of_old_copies(random: &mut Random) -> Self {
         let (hosts, begin) = (5, FOUNDED_MS + random.between(0, 300));
         let heal = begin + 7_000;
-        let mut plan = Self {
-            weather: Weather::Stops,
-            hosts,
-            places: hosts,
-            client: None,
-            begin,
-            heal,
-            faults: (0..hosts).map(|place| (random.between(0, 300), Fault::Start(place))).collect(),
-            troubles: Vec::new(),
-        };
+        let mut plan = Self::between(hosts, begin, heal, random);
         let cut_off = random.below(hosts);
         let stopped = (cut_off + 1 + random.below(hosts - 1)) % hosts;
         let (at, until) = (begin + random.between(800, 1_500), heal - random.between(300, 1_000));

@@ -278,7 +278,7 @@ impl Process {
             let begun = Instant::now();
             find_owners(&node, begun + timeout).await;
             leave(&node, voice.as_ref(), begun + timeout).await;
-            node.ownership.owned() == 0 && node.homeward.all_home()
+            !node.ownership.holds_any() && node.homeward.all_home()
         }));
     }
 

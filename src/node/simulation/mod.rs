@@ -97,13 +97,17 @@ impl Sums {
     }
 }
 
+/// Plays one run, and tells what happened in it.
+fn tell(run: Run) {
+    let (run, verdict) = run.go();
+    println!("{}\n{:#?}\n{verdict:?}", run.story(), run.plan);
+    assert!(verdict.violations.is_empty(), "{:#?}", verdict.violations);
+}
+
 #[test]
 fn whatever_breaks_the_sums_are_exact() {
     if let Some(seed) = number("EPHPM_KV_SEED") {
-        let (run, verdict) = Run::new(seed, Plant::Nothing, true).go();
-        println!("{}\n{:#?}\nseed {seed}: {verdict:?}", run.story(), run.plan);
-        assert!(verdict.violations.is_empty(), "seed {seed}: {:#?}", verdict.violations);
-        return;
+        return tell(Run::new(seed, Plant::Nothing, true));
     }
     let first = number("EPHPM_KV_SIM_FIRST").unwrap_or(1);
     let seeds = number("EPHPM_KV_SIM_SEEDS").unwrap_or(SEEDS);
@@ -119,13 +123,25 @@ fn whatever_breaks_the_sums_are_exact() {
     assert!(sums.forks > 0 || seeds < SEEDS_TO_FORK, "no slot had two owners in any run: the faults are too tame");
 }
 
-#[test]
-fn a_host_that_takes_over_with_old_copies_makes_no_newer_one_yield_to_them() {
+fn all_hold(plan: fn(&mut random::Random) -> Plan) {
+    if let Some(seed) = number("EPHPM_KV_SEED") {
+        return tell(Run::with(seed, plan, Plant::Nothing, true));
+    }
     let seeds = number("EPHPM_KV_SIM_SEEDS").unwrap_or(SEEDS);
-    let play = |seed| Run::with(seed, Plan::of_old_copies, Plant::Nothing, false).go().1;
+    let play = |seed| Run::with(seed, plan, Plant::Nothing, false).go().1;
     let (failed, sums) = run_all(1, seeds, play, |verdict| !verdict.violations.is_empty());
     println!("{sums:?}");
     assert!(failed.is_empty(), "{failed:#?}");
+}
+
+#[test]
+fn a_host_that_takes_over_with_old_copies_makes_no_newer_one_yield_to_them() {
+    all_hold(Plan::of_old_copies);
+}
+
+#[test]
+fn a_leave_makes_no_majority_of_who_lacks_what_the_leaver_agreed_to() {
+    all_hold(Plan::of_a_leaver_between);
 }
 
 /// What nodes log is not compared: `tracing` remembers for all threads whether anybody listens to a line, and while other

@@ -85,7 +85,8 @@ fn arb_request() -> impl Strategy<Value = Request> {
         (arb_slots(), any::<u64>()).prop_map(|(slots, term)| Request::Announce { slots, term }),
         arb_copies().prop_map(Request::Share),
         arb_copies().prop_map(Request::Replay),
-        (any::<u64>(), vec(any::<u64>(), 0..5)).prop_map(|(stream, ids)| Request::Resolve { stream, ids }),
+        (any::<u64>(), vec(any::<u64>(), 0..5), (".{0,20}", any::<u64>()))
+            .prop_map(|(stream, ids, of)| Request::Resolve { stream, ids, of }),
         arb_bytes(64).prop_map(|namespace| Request::Flush { namespace }),
         Just(Request::Standing),
         (any::<u32>(), vec(any::<(u16, u64)>(), 0..5))
@@ -128,7 +129,7 @@ fn arb_response() -> impl Strategy<Value = Response> {
         Just(Response::Done),
         arb_slots().prop_map(|contested| Response::Announced { contested }),
         vec(homecoming, 0..4).prop_map(Response::Shares),
-        vec(fate, 0..6).prop_map(Response::Fates),
+        (vec(fate, 0..6), any::<bool>()).prop_map(|(fates, left)| Response::Fates { fates, left }),
         any::<bool>().prop_map(|together| Response::Standing { together }),
         ".{0,40}".prop_map(Response::Error),
     ]
@@ -324,7 +325,7 @@ fn byte_counts_are_pinned() {
         Batch { position: 1, after: 0, copies: vec![copy], applied: vec![AppliedIds { stream: 1, ids: vec![1, 2] }] };
     assert_eq!(request_len(Request::Replicate(batch)), 8 + 8 + 4 + COPY_LEN_MIN + 4 + 12 + 16);
     assert_eq!(response_len(Response::Acked { position: 1, full: vec![3], vouches: true }), 8 + 4 + 4 + 1);
-    assert_eq!(response_len(Response::Fates(vec![Fate::Applied; 3])), 4 + 3);
+    assert_eq!(response_len(Response::Fates { fates: vec![Fate::Applied; 3], left: true }), 1 + 4 + 3);
     assert_eq!(response_len(Response::Shares(vec![Homecoming::Full])), 4 + 1);
 }
 
@@ -345,8 +346,10 @@ fn a_count_is_believed_only_as_far_as_the_bytes_go() {
         let frame = Frame { kind, id: 1, body: body.into() };
         assert_eq!(decode_request(frame), Err(WireError::Truncated { kind }));
     }
-    for kind in [kind::PAGE, kind::SHARES, kind::FATES] {
-        let frame = Frame { kind, id: 1, body: Bytes::from_static(b"\xff\xff\xff\xff\x02\x02\x02") };
+    for (kind, prefix) in [(kind::PAGE, 0), (kind::SHARES, 0), (kind::FATES, 1)] {
+        let mut body = vec![0; prefix];
+        body.extend_from_slice(b"\xff\xff\xff\xff\x02\x02\x02");
+        let frame = Frame { kind, id: 1, body: body.into() };
         assert_eq!(decode_response(frame), Err(WireError::Truncated { kind }));
     }
     let mut body = BytesMut::from(&(SHARES_MAX as u32 + 1).to_le_bytes()[..]);
