@@ -97,6 +97,8 @@ struct Inner {
     /// What this host wants by it.
     wanted: Wanted,
     position: u64,
+    /// Position since which the same members keep the bytes of large values.
+    keepers_since: u64,
     /// Counts the ticks, for whose turn it is.
     tick: usize,
     /// The last tick handed out everything that had changed before it.
@@ -174,6 +176,7 @@ impl Replicator {
             wanted: scope.wanted(),
             scope,
             position: 0,
+            keepers_since: 0,
             tick: 0,
             all_drained: false,
             receivers: BTreeMap::new(),
@@ -203,6 +206,7 @@ impl Replicator {
         let scope = Arc::new(Scope::of(&view, self.rules));
         let before = std::mem::replace(&mut inner.scope, scope.clone());
         if !scope.same_members(&before) {
+            inner.keepers_since = inner.position;
             let wanted = scope.wanted();
             if inner.wanted != wanted {
                 inner.wanted = wanted;

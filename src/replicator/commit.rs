@@ -89,7 +89,9 @@ impl Replicator {
         }
         // The others have a stub of it.
         let is_large = value.is_some_and(|value| inner.scope.is_large(value.len as usize));
-        let is_kept = || keepers().is_empty() || keepers().iter().any(|node_id| has(node_id));
+        // Who keeps them by now may have been sent a stub.
+        let same_keepers = inner.keepers_since <= begun;
+        let is_kept = || keepers().is_empty() || same_keepers && keepers().iter().any(|node_id| has(node_id));
         view.voters.is_quorum(|node_id| view.is_me(node_id) || has(node_id)) && (!is_large || is_kept())
     }
 

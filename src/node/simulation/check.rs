@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::history::{Counted, How, Record, Ret, Use};
 use super::host::Machine;
+use super::network::Place;
 use super::run::{Run, is_lossless};
 use crate::metrics::Lost;
 use crate::record::{Body, State};
@@ -72,6 +73,14 @@ fn read(machine: &Machine, run: &Run, key: usize) -> (Seen, Option<u64>) {
     seen(machine.store.state(run.workload.keys[key].key.as_key()).as_ref())
 }
 
+/// What a key is on a host that has all of it; if there is none, on any.
+fn whole(run: &Run, key: usize) -> Option<(Place, (Seen, Option<u64>))> {
+    let mut copies = run.running().map(|(host, machine, _)| (host.place, read(machine, run, key)));
+    let first = copies.next()?;
+    let is_whole = |(_, (seen, _)): &(Place, (Seen, _))| !matches!(seen, Seen::Stub(_));
+    Some(if is_whole(&first) { first } else { copies.find(is_whole).unwrap_or(first) })
+}
+
 fn name_of(run: &Run, key: usize) -> String {
     let usage = &run.workload.keys[key];
     format!("{} ({:?})", String::from_utf8_lossy(usage.key.as_bytes()), usage.usage)
@@ -118,11 +127,15 @@ pub fn agreement(run: &Run) -> Result<(), String> {
     }
     let ttl_apart = if run.plan.troubles.is_empty() { TTL_APART_MS } else { TTL_HELD_MS };
     for key in 0..run.workload.keys.len() {
-        let mut copies = run.running().map(|(host, machine, _)| (host.place, read(machine, run, key)));
-        let Some((first_place, (first, first_ttl))) = copies.next() else { return Ok(()) };
-        for (place, (other, ttl)) in copies {
+        let Some((first_place, (first, first_ttl))) = whole(run, key) else { return Ok(()) };
+        for (place, (other, ttl)) in run.running().map(|(host, machine, _)| (host.place, read(machine, run, key))) {
             let apart = first_ttl.unwrap_or(0).abs_diff(ttl.unwrap_or(0));
-            if other != first || ttl.is_some() != first_ttl.is_some() || apart > ttl_apart {
+            let is_stub = matches!((&first, &other), (Seen::Bytes(all), Seen::Stub(len)) if all.len() == *len as usize);
+            if other != first && !is_stub
+                || matches!(first, Seen::Stub(_))
+                || ttl.is_some() != first_ttl.is_some()
+                || apart > ttl_apart
+            {
                 let name = name_of(run, key);
                 return Err(format!(
                     "{name} is {first:?} ({first_ttl:?} ms) on n{first_place} and {other:?} ({ttl:?} ms) on n{place}"
@@ -166,10 +179,9 @@ pub fn sums(run: &Run) -> Verdict {
     let lossless = is_lossless(&run.plan) && run.kills.is_empty();
     let mut missing_in_all = 0;
     let mut may_be_lost_in_all = 0;
-    let Some((_, machine, _)) = run.running().next() else { return verdict };
     for (key, usage) in run.workload.keys.iter().enumerate() {
         let name = name_of(run, key);
-        let (value, _) = read(machine, run, key);
+        let Some((_, (value, _))) = whole(run, key) else { return verdict };
         let calls = by_key.get(&key).map_or(&[][..], Vec::as_slice);
         match usage.usage {
             Use::Count | Use::Long => {

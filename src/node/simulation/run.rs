@@ -87,7 +87,10 @@ impl Run {
         let plan = plan(&mut random);
         let seeds: Vec<HostPort> =
             (0..2).map(|place| HostPort { host: "10.0.0.1".to_owned(), port: 7_000 + place }).collect();
-        let config = Config { join: seeds, replicate_ms: 10, ..Config::default() };
+        // Small enough that texts and lists are large values, which only some keep.
+        let small_value_max = *random.pick(&[512, 512, 30]);
+        let replicas = random.between(1, 2) as u32;
+        let config = Config { join: seeds, replicate_ms: 10, small_value_max, replicas, ..Config::default() };
         let log = Arc::new(Mutex::new(OwnerLog::default()));
         let network = Arc::new(Mutex::new(Network::new(plan.places, DELAY_MS, random.fork())));
         let lost_percent = *random.pick(&[0, 0, 5, 20]);
