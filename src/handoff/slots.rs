@@ -247,6 +247,8 @@ impl Ownership {
         // Until this node has the bytes, too, calls are better off with the owner that has them.
         let in_order: BTreeSet<u16> = slots.iter().copied().filter(|slot| self.has_owner(*slot)).collect();
         self.fetch_bytes(&|slot| in_order.contains(&slot), Missing::new()).await;
+        let owners: BTreeMap<u16, (Owner, u64)> =
+            slots.iter().map(|slot| (*slot, self.peers.table().ownership(*slot))).collect();
         let claims = self.claim_from_all(&view, &ranges).await;
         let slots = self.granted(slots, &claims);
         if slots.is_empty() {
@@ -273,7 +275,9 @@ impl Ownership {
             }
             _ => false,
         };
-        let may_take = |slot: &u16| Self::is_for_me(&self.inner.lock(), *slot) && !is_back(*slot);
+        // Or one may have announced itself.
+        let is_news = |slot: u16| owners.get(&slot) != Some(&table.ownership(slot));
+        let may_take = |slot: &u16| Self::is_for_me(&self.inner.lock(), *slot) && !is_back(*slot) && !is_news(*slot);
         let slots: Vec<u16> = slots.into_iter().filter(may_take).collect();
         if slots.is_empty() {
             return false;

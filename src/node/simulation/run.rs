@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::check::{self, Verdict};
 use super::faults::{DELAY_MS, Fault, Plan, Weather};
 use super::gossip::Gossips;
-use super::history::{How, OwnerLog, Use};
+use super::history::{How, KeyUse, OwnerLog, Use};
 use super::host::{Host, Machine, World};
 use super::network::{Arrival, Life, Network, Place};
 use super::php::{Thread, Workload, key_of};
@@ -125,7 +125,7 @@ impl Run {
             until: plan.heal + 300,
         };
         let watched = std::env::var("EPHPM_KV_SIM_KEY").ok().filter(|_| traced).and_then(|name| {
-            let is_it = |key: &super::history::KeyUse| key.key.as_bytes() == name.as_bytes();
+            let is_it = |key: &KeyUse| key.key.as_bytes() == name.as_bytes();
             workload.keys.iter().position(is_it)
         });
         let hosts = (0..plan.places).map(|place| Host::new(place, plan.client == Some(place))).collect();
@@ -580,8 +580,8 @@ fn brief(state: Option<State>, now: u64) -> String {
     format!("{body} (window {window:x}, {}.{:x} {stamp:x}{until})", state.term >> 32, state.term & 0xffff)
 }
 
-fn keys(random: &mut Random) -> Vec<super::history::KeyUse> {
-    let mut keys = Vec::new();
+fn keys(random: &mut Random) -> Vec<KeyUse> {
+    let mut keys: Vec<KeyUse> = Vec::new();
     for (usage, count) in [
         (Use::Count, 5),
         (Use::Long, 3),
@@ -594,7 +594,10 @@ fn keys(random: &mut Random) -> Vec<super::history::KeyUse> {
         (Use::Retired, 2),
     ] {
         for _ in 0..count {
-            keys.push(key_of(random.between(0, 1_000_000) as usize, usage));
+            // One key is used for one thing.
+            let unused = std::iter::repeat_with(|| key_of(random.between(0, 1_000_000) as usize, usage))
+                .find(|key| keys.iter().all(|used| used.key != key.key));
+            keys.extend(unused);
         }
     }
     keys
