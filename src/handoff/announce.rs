@@ -142,7 +142,7 @@ impl Ownership {
             if asked.is_none_or(|asked| asked.len() < others.len()) {
                 return false;
             }
-            self.settle(&slots, term, view.quorum).await;
+            self.settle(&slots, term, true).await;
             let mut inner = self.inner.lock();
             slots.iter().for_each(|slot| _ = inner.provisional.remove(slot));
             drop(inner);
@@ -192,7 +192,7 @@ impl Ownership {
         let table = self.peers.table();
         let (mut superseded, mut contested) = (Vec::new(), Vec::new());
         for slot in ranges.iter().flat_map(slots_of) {
-            let mine = self.is_mine(slot) || table.owner(slot) == Owner::Frozen;
+            let mine = self.holds(slot);
             if mine && Self::is_for_me(&self.inner.lock(), slot) {
                 // Both own it, after a split: we should, so we claim it with a higher term.
                 self.inner.lock().contested.insert(slot);

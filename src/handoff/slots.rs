@@ -187,8 +187,12 @@ impl Ownership {
 
     /// Whether this node has slots, some of which it may just be handing over.
     pub fn holds_any(&self) -> bool {
-        let table = self.peers.table();
-        (0..SLOTS as u16).any(|slot| self.is_mine(slot) || table.owner(slot) == Owner::Frozen)
+        (0..SLOTS as u16).any(|slot| self.holds(slot))
+    }
+
+    /// Whether `slot` is this node's, or is just being handed over: only this node freezes slots of its table.
+    pub(super) fn holds(&self, slot: u16) -> bool {
+        self.is_mine(slot) || self.peers.table().owner(slot) == Owner::Frozen
     }
 
     /// What this node owns yet is changed no more from now on: it ends with its segment.

@@ -335,8 +335,12 @@ fn awaited<'v>(node: &Node, view: &'v View) -> impl Iterator<Item = &'v Member> 
         node.replicator.synced(&member.node_id, member.generation) != Synced::Yes
             || !node.peers.is_reachable(&member.node_id)
     };
-    let others = view.members.iter().filter(|member| !member.is_me && member.phase == Phase::Ready && !member.client);
-    others.filter(lacks)
+    ready_others(view).filter(lacks)
+}
+
+/// The other members that may own slots and do not leave.
+fn ready_others(view: &View) -> impl Iterator<Item = &Member> {
+    view.members.iter().filter(|member| !member.is_me && member.phase == Phase::Ready && !member.client)
 }
 
 /// As of when this node has what all ready members own; `None`: it lacks something.
@@ -345,8 +349,7 @@ fn in_sync_as_of(node: &Node, now: u64) -> Option<u64> {
     if awaited(node, &view).next().is_some() {
         return None;
     }
-    let others = view.members.iter().filter(|member| !member.is_me && member.phase == Phase::Ready && !member.client);
-    let mut answered_ago = others.map(|member| node.peers.answered_ago(&member.node_id));
+    let mut answered_ago = ready_others(&view).map(|member| node.peers.answered_ago(&member.node_id));
     let longest = answered_ago.try_fold(Duration::ZERO, |longest, ago| Some(longest.max(ago?)))?;
     Some(now.saturating_sub(longest.as_millis() as u64))
 }

@@ -85,8 +85,7 @@ impl Router {
         if kept && (enough || self.peers.table().is_complete() && here.is_none()) {
             return read_reply(here, true);
         }
-        let stub = here.clone().filter(|_| !enough);
-        let mut best = here.filter(|_| enough);
+        let (mut best, stub) = if enough { (here, None) } else { (None, here) };
         for node_id in self.replicator.may_have(slot).into_iter().take(ASKED_MAX) {
             let Some(copy) = self.fetch(&node_id, &call.key, deadline).await else { continue };
             // A value before the one whose bytes are wanted.
