@@ -109,7 +109,7 @@ impl Inner {
             hint.fetch_and(!bit, Ordering::SeqCst);
             return Some(true);
         };
-        let locked = stuck.lock(self, shard)?;
+        let mut locked = stuck.lock(self, shard)?;
         hint.fetch_and(!bit, Ordering::SeqCst);
         let state = self.area.page_state(page);
         let class = state.class as usize;
@@ -124,6 +124,10 @@ impl Inner {
                 drop(locked);
                 self.hint(page);
                 return Some(false);
+            }
+            // Others are told of what has expired by its tombstone, if at all.
+            if meta.expired(|| now_ms) && locked.is_outlived(reference, meta) {
+                let _ = locked.bury(reference);
             }
             let (value, meta, _) =
                 locked.change_pair(reference, |value, meta| Some((value, Meta(meta.0 & !Meta::DIRTY))));

@@ -10,6 +10,8 @@ use crate::record::{Body, Copy, Diverged, Key, KeyBuf, Share, State, Window};
 
 /// The top bit of a sequence marks a share as ended: larger than any stamp, so it wins every join. The rest is when.
 pub(super) const ENDED: u64 = 1 << 63;
+/// A deadline that is earlier by less is the same one, as another host has told it.
+const SHORTER_MS: u64 = 100;
 /// More shares than this are refused as full.
 pub(super) const SHARES_MAX: usize = 1_000;
 /// Bytes of a share in a chain.
@@ -356,11 +358,12 @@ impl Locked<'_> {
             }
         }
         let diverged = if item.diverged.is_some() { Shape::DIVERGED } else { 0 };
+        let shortened = if at.is_some_and(|at| self.shortens(at, item)) { Shape::SHORTENED } else { 0 };
         let shape = Shape {
             chain,
             key_len: key_len as u16,
             namespace_len: key.namespace.len() as u8,
-            flags: diverged | Shape::REFERENCED,
+            flags: diverged | shortened | Shape::REFERENCED,
         };
         let words = [item.window.stamp, item.window.origin, item.stamp, item.term, shape.encode()];
         let reference = at.unwrap_or_else(|| self.alloc(class));
@@ -410,6 +413,19 @@ impl Locked<'_> {
         // A busy global lock leaves the rest to the shard's next holder.
         let _ = self.drain_freeing();
         Ok(reference)
+    }
+
+    /// Whether a copy of what was there before may live on when this has expired.
+    fn shortens(&self, at: u32, item: &Item) -> bool {
+        let (_, meta) = unpair(self.area.pair(at).load(Ordering::Relaxed));
+        // A tombstone's deadline is when it may go: until then there may be copies of what it ended.
+        let outlives = meta.deadline() == 0 || meta.deadline() > item.deadline + SHORTER_MS;
+        item.kind != Kind::Tombstone && (self.is_shortened(at) || item.deadline != 0 && outlives)
+    }
+
+    /// See [`Shape::SHORTENED`].
+    pub fn is_shortened(&self, at: u32) -> bool {
+        Shape::decode(self.area.word(at, 7).load(Ordering::Relaxed)).flags & Shape::SHORTENED != 0
     }
 
     fn meta_flags(&self, item: &Item) -> u64 {

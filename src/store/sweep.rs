@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::drain::Stuck;
-use super::item::{Content, Kind, is_mark};
+use super::item::{Content, Item, Kind, is_mark};
 use super::layout::{ENTRY_CLASSES, Meta, Shape, unpair};
 use super::shard::Locked;
 use super::{Fail, Inner, Standing, Stats, Store, Swept, TOMBSTONE_GRACE_MS};
@@ -195,16 +195,50 @@ impl Locked<'_> {
         Shape::decode(self.area.word(reference, 7).load(Ordering::Relaxed)).flags & Shape::DIVERGED != 0
     }
 
+    /// Takes away what has expired, or a tombstone that has served.
     fn expire_entry(&mut self, reference: u32, meta: Meta) {
+        if self.is_outlived(reference, meta) && self.bury(reference).is_ok() {
+            return;
+        }
         // Claimed first: a degraded increment may have come in since `meta` was read.
         let (_, claimed) = self.claim(reference);
-        // Nobody else would have counted on what a host that does not speak for its cluster counts as an owner.
-        let unheard = self.inner.is_unheard();
-        if !unheard && (meta.has(Meta::PENDING) || claimed.has(Meta::PENDING)) {
-            let item = self.load(reference);
-            self.inner.lose(item.own_amount(self.inner.origin()));
-        }
+        let lost = self.not_home(&self.load(reference), meta.has(Meta::PENDING) || claimed.has(Meta::PENDING));
         self.free_entry(reference);
+        self.inner.lose(lost);
+    }
+
+    /// What is lost with an item that is `pending`. On a host that does not speak for its cluster nothing: nobody else would
+    /// have counted on what that counts as an owner.
+    fn not_home(&self, item: &Item, pending: bool) -> u64 {
+        if pending && !self.inner.is_unheard() { item.own_amount(self.inner.origin()) } else { 0 }
+    }
+
+    /// Whether older copies of what expires here may live on elsewhere. A change made apart ends with what it was made over.
+    pub(super) fn is_outlived(&self, reference: u32, meta: Meta) -> bool {
+        let shortened = meta.has(Meta::LIVE) && self.is_shortened(reference);
+        shortened && self.inner.options.clustered && !self.has_diverged(reference)
+    }
+
+    /// Makes a tombstone of what has expired here, because older copies elsewhere may not have: of the same state, so that
+    /// whatever came after it comes after the tombstone, too.
+    pub(super) fn bury(&mut self, reference: u32) -> Result<(), Fail> {
+        let (_, claimed) = self.claim(reference);
+        let mut item = self.load(reference);
+        let lost = self.not_home(&item, claimed.has(Meta::PENDING));
+        let mut bytes = Vec::new();
+        let namespace_len = self.area.read_key(reference, &mut bytes);
+        let (namespace, name) = bytes.split_at(namespace_len);
+        let key = Key { namespace, name };
+        let content = if item.kind.len().is_some() { Content::Drop } else { Content::Keep };
+        if matches!(content, Content::Drop) {
+            item.shares.clear();
+        }
+        let dirty = if matches!(self.whose(key), Whose::Own(_)) { Meta::DIRTY } else { 0 };
+        (item.kind, item.flags) = (Kind::Tombstone, item.flags & Meta::OWN | dirty);
+        item.deadline = (self.inner.clock.now_ms() + TOMBSTONE_GRACE_MS).min(Meta::DEADLINE_MAX);
+        self.save(key, self.area.hash(key), Some(reference), &item, content, None)?;
+        self.inner.lose(lost);
+        Ok(())
     }
 }
 

@@ -107,6 +107,8 @@ impl Shape {
     pub const DIVERGED: u8 = 1;
     /// Read since the clock hand passed. Of a tombstone: not made by eviction.
     pub const REFERENCED: u8 = 2;
+    /// A copy from before may live on when this has expired: then this leaves a tombstone.
+    pub const SHORTENED: u8 = 4;
 
     pub fn decode(word: u64) -> Self {
         Self {

@@ -225,6 +225,20 @@ fn cases() -> Vec<Case> {
             happened: |world| Ok(world.store.stats().entries == 0),
         },
         Case {
+            name: "sweep in a cluster",
+            clustered: true,
+            prepare: |world| {
+                world.store.set(KEY, &BIG, None, OWNER).unwrap();
+                world.store.expire(KEY, Some(10), OWNER).unwrap();
+                world.hand.fetch_add(10, Ordering::Relaxed);
+                world.store.segment().sweep_cursor().store(0, Ordering::Relaxed);
+            },
+            act: |world| {
+                let _ = world.store.sweep(8);
+            },
+            happened: |world| Ok(world.store.stats().entries == 0),
+        },
+        Case {
             name: "evict",
             clustered: false,
             prepare: |world| {
@@ -411,6 +425,7 @@ each_killed! {
     killed_in_a_delete_without_a_cluster: "delete without a cluster";
     killed_in_a_delete: "delete";
     killed_in_a_sweep: "sweep";
+    killed_in_a_sweep_that_leaves_a_tombstone: "sweep in a cluster";
     killed_in_an_eviction: "evict";
     killed_in_an_owners_eviction: "evict in a cluster";
     killed_letting_bytes_go: "let bytes go";
