@@ -58,6 +58,16 @@ pub struct Peers {
     pub changed: Notify,
 }
 
+/// How long a claimant may take to say that it has taken over from an owner that was passed over.
+const TAKEOVER_MAX: Duration = Duration::from_secs(3);
+
+/// The life of an owner that a claimant was told to be gone, when, and who that is.
+struct PassedOver {
+    generation: u64,
+    at: Instant,
+    claimant: String,
+}
+
 struct Inner {
     view: Arc<View>,
     /// By node id: its index in the table.
@@ -66,6 +76,8 @@ struct Inner {
     warned: BTreeMap<String, Instant>,
     /// Members that have left in order, and their segments.
     left: BTreeMap<String, u64>,
+    /// Owners that a claimant was told to be gone.
+    passed_over: BTreeMap<String, PassedOver>,
     /// By node id: when the latest of the requests was sent that it has answered.
     answered: BTreeMap<String, Instant>,
     /// By index: the generation it leads to, and the link.
@@ -89,6 +101,7 @@ impl Peers {
                 indices: BTreeMap::new(),
                 warned: BTreeMap::new(),
                 left: BTreeMap::new(),
+                passed_over: BTreeMap::new(),
                 answered: BTreeMap::new(),
                 links: BTreeMap::new(),
             }),
@@ -168,7 +181,8 @@ impl Peers {
         link
     }
 
-    /// Whether the node with this segment has left in order: it has handed over what it owned, and its segment is gone.
+    /// Whether the node with this segment has left in order: it has handed over what it owned, others know which requests
+    /// it applied, and its segment is gone.
     pub fn has_left(&self, node_id: &str, origin: u64) -> bool {
         self.inner.lock().left.get(node_id) == Some(&origin)
     }
@@ -261,6 +275,25 @@ impl Peers {
         self.index_of_life(peer).is_some()
     }
 
+    /// Whether this node vouches for what this life of `peer` says as an owner: it is in the view, and nobody may be taking
+    /// over from it who was told that it is gone.
+    pub fn vouches_for(&self, peer: &Peer) -> bool {
+        let is_it = |over: &PassedOver| over.generation == peer.generation && over.at.elapsed() < TAKEOVER_MAX;
+        self.is_member(peer) && !self.inner.lock().passed_over.get(&peer.node_id).is_some_and(is_it)
+    }
+
+    /// `claimant` is told that `owner`, as the table knows it, is gone.
+    pub fn pass_over(&self, owner: &str, claimant: &str) {
+        let Some(generation) = self.cell(owner).map(|cell| cell.generation.load(Ordering::Acquire)) else { return };
+        let over = PassedOver { generation, at: Instant::now(), claimant: claimant.to_string() };
+        self.inner.lock().passed_over.insert(owner.to_string(), over);
+    }
+
+    /// `claimant` has said what it has taken over.
+    pub fn has_taken_over(&self, claimant: &str) {
+        self.inner.lock().passed_over.retain(|_, over| over.claimant != claimant && over.at.elapsed() < TAKEOVER_MAX);
+    }
+
     /// The table's cell of `node_id`.
     pub fn cell(&self, node_id: &str) -> Option<&MemberCell> {
         self.table().index_of(node_id).map(|index| self.table().member(index))
@@ -289,7 +322,7 @@ impl Peers {
         let peer = cell.node_id.get();
         let mut inner = self.inner.lock();
         // One that leaves in order, or owns nothing, takes nobody's calls with it.
-        if inner.view.member(&peer).is_none_or(|member| member.client || member.phase == Phase::Leaving) {
+        if inner.view.member(&peer).is_none_or(|member| member.client || member.phase.leaves()) {
             return;
         }
         let warned = inner.warned.insert(peer.clone(), Instant::now());
@@ -352,11 +385,11 @@ impl Peers {
 }
 
 impl Inner {
-    /// Remembers members that have gone after they said that they would.
+    /// Remembers members that have gone after they said that others know all that was asked of them.
     fn note_departures(&mut self, view: &View) {
         let is_there = |node_id: &str, origin: u64| view.member(node_id).is_some_and(|member| member.origin == origin);
         let gone = |member: &&Member| {
-            member.phase == Phase::Leaving && !member.client && !is_there(&member.node_id, member.origin)
+            member.phase == Phase::Gone && !member.client && !is_there(&member.node_id, member.origin)
         };
         let before = self.view.clone();
         for member in before.members.iter().filter(gone) {

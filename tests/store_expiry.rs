@@ -134,6 +134,26 @@ fn a_copy_that_has_expired_yields_to_what_its_owner_did_meanwhile() {
 }
 
 #[test]
+fn a_change_made_apart_that_an_owner_takes_over_is_told_of_when_it_has_expired() {
+    let ((apart, _), (other, _), (store, _)) = (host(), host(), owner());
+    COUNT(&store);
+    let old = copy(&store);
+    apart.apply_copy(&old, true);
+    other.apply_copy(&old, true);
+    apart.set(KEY, b"apart", Some(1_000), Standing::Degraded).unwrap();
+    // The next owner has nothing else of it.
+    let (next, hand) = owner();
+    next.apply_copy(&copy(&apart), true);
+    assert!(next.settle_own(KEY, 2 * TERM, true));
+    sent(&next);
+    hand.fetch_add(2_000, Ordering::Relaxed);
+    sweep(&next);
+    let [tombstone] = &sent(&next)[..] else { panic!("nothing is told") };
+    assert_eq!(other.apply_copy(tombstone, true), Applied::Stored);
+    assert_eq!(other.read(KEY, |_| ()).unwrap(), None);
+}
+
+#[test]
 fn what_was_changed_apart_ends_with_what_it_was_made_over() {
     let (store, hand) = host();
     store.incr(KEY, 5, None, Standing::Owner { term: TERM }).unwrap();

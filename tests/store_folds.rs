@@ -24,7 +24,7 @@ impl Host {
                 None => self.take(&Copy { key: copy.key, state }),
             },
             Joined::Ended(Some(state)) => self.take(&Copy { key: copy.key, state }),
-            Joined::Ended(None) | Joined::Full => {}
+            Joined::Ended(None) | Joined::Early | Joined::Full => {}
         }
     }
 

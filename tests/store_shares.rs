@@ -31,7 +31,7 @@ fn go_home(from: &Host, to: &Host, term: u64) -> Joined {
         Joined::Ended(Some(state)) => {
             from.store.apply_copy(&Copy { key: KeyBuf::new(KEY), state: state.clone() }, true);
         }
-        Joined::Ended(None) | Joined::Full => {}
+        Joined::Ended(None) | Joined::Early | Joined::Full => {}
     }
     joined
 }
@@ -494,7 +494,7 @@ fn history(seed: u64, with_ends: bool) -> Result<(), String> {
                 Joined::Ended(Some(state)) => {
                     from.store.apply_copy(&Copy { key: copy.key, state }, true);
                 }
-                Joined::Ended(None) | Joined::Full => {}
+                Joined::Ended(None) | Joined::Early | Joined::Full => {}
             }
         }
     };
@@ -640,4 +640,21 @@ fn expect_none_wrong(seeds: u64, with_ends: bool) {
     let wrong: Vec<(u64, String)> =
         (0..seeds).filter_map(|seed| history(seed, with_ends).err().map(|error| (seed, error))).collect();
     assert!(wrong.is_empty(), "{} wrong, first {:?}", wrong.len(), &wrong[..wrong.len().min(5)]);
+}
+
+#[test]
+fn a_share_that_was_on_its_way_when_the_key_was_deleted_begins_nothing_anew() {
+    let (a, b) = (Host::new(1_000), Host::new(1_000));
+    b.store.incr(KEY, 7, None, Standing::Degraded).unwrap();
+    let early = b.copy().unwrap();
+    a.hand.fetch_add(500, Ordering::Relaxed);
+    a.store.incr(KEY, 1, None, owner(1)).unwrap();
+    assert!(a.store.del(KEY, owner(1)).unwrap());
+    assert_eq!(a.store.join_home(&early, 1 << 32), Joined::Early);
+    assert_eq!(a.value(), None);
+    // Its host has it still, and says so once it has heard of the delete.
+    replicate(&a, &b);
+    assert_eq!(b.value(), Some(7));
+    assert!(matches!(go_home(&b, &a, 1), Joined::Merged(_)));
+    assert_eq!((a.value(), b.value()), (Some(7), Some(7)));
 }

@@ -156,7 +156,7 @@ impl Known {
             Phase::Ready => true,
             // A settled member that was started anew is expected back.
             Phase::Joining => self.settled || founding,
-            Phase::Leaving => self.settled,
+            Phase::Leaving | Phase::Gone => self.settled,
         };
         self.sighting = sighting.clone();
     }
@@ -239,7 +239,7 @@ impl Membership {
             known.learn(chosen, founding);
         }
         for known in self.known.values_mut() {
-            let leaves = known.sighting.phase == Phase::Leaving;
+            let leaves = known.sighting.phase.leaves();
             known.left_ms = known.left_ms.filter(|_| leaves).or(leaves.then_some(now_ms));
             if known.sighting.live {
                 known.standing = Standing::Live;
@@ -267,7 +267,7 @@ impl Membership {
     /// quorums, one with it and one without, may have nobody in common. So as long as another is missing, or has not answered
     /// since, the leaver still counts.
     fn release_those_who_left(&mut self) {
-        let left = |known: &Known| known.sighting.phase == Phase::Leaving;
+        let left = |known: &Known| known.sighting.phase.leaves();
         let missing = |known: &Known| known.settled && !known.in_view() && !left(known);
         let Some(in_sync_ms) = self.in_sync_ms.filter(|_| !self.known.values().any(missing)) else { return };
         let since = |left_ms: u64| in_sync_ms >= left_ms + ON_ITS_WAY_MS;

@@ -30,6 +30,11 @@ impl Voters {
         self.0.iter().any(|node_id| pick(node_id))
     }
 
+    /// All but this one.
+    pub fn without(&self, node_id: &str) -> Self {
+        self.0.iter().filter(|other| *other != node_id).cloned().collect()
+    }
+
     /// Whether those that `pick` picks are a quorum.
     pub fn is_quorum(&self, pick: impl Fn(&str) -> bool) -> bool {
         self.reached(|node_id| pick(node_id).then_some(())).is_some()

@@ -12,6 +12,8 @@ pub enum Phase {
     Ready,
     /// On its way out; owns nothing any more.
     Leaving,
+    /// Has left in order, and others know all that was asked of it.
+    Gone,
 }
 
 impl Phase {
@@ -21,12 +23,18 @@ impl Phase {
             Self::Joining => "joining",
             Self::Ready => "ready",
             Self::Leaving => "leaving",
+            Self::Gone => "gone",
         }
+    }
+
+    /// Whether it is on its way out, or has gone.
+    pub fn leaves(self) -> bool {
+        matches!(self, Self::Leaving | Self::Gone)
     }
 
     /// The phase a published word stands for; `None` for an unknown word.
     pub fn parse(word: &str) -> Option<Self> {
-        [Self::Joining, Self::Ready, Self::Leaving].into_iter().find(|phase| phase.as_str() == word)
+        [Self::Joining, Self::Ready, Self::Leaving, Self::Gone].into_iter().find(|phase| phase.as_str() == word)
     }
 }
 

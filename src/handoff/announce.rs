@@ -189,6 +189,7 @@ impl Ownership {
         let Some(index) = self.peers.index_of_life(peer) else {
             return Response::Error("not in the view yet: tell me later".to_string());
         };
+        self.peers.has_taken_over(&peer.node_id);
         let table = self.peers.table();
         let (mut superseded, mut contested) = (Vec::new(), Vec::new());
         for slot in ranges.iter().flat_map(slots_of) {

@@ -208,6 +208,8 @@ impl Homeward {
             match self.store.join_home(spoiled.as_ref().unwrap_or(copy), term) {
                 Joined::Merged(state) => Homecoming::Merged(state),
                 Joined::Ended(state) => Homecoming::Ended(state),
+                // It stays with its host, and comes again.
+                Joined::Early => Homecoming::NotOwner,
                 Joined::Full => Homecoming::Full,
             }
         })

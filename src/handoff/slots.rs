@@ -20,7 +20,7 @@ use crate::peers::{NoAnswer, Peers};
 use crate::placement::Placement;
 use crate::record::{Copy, term_after};
 use crate::replicator::{Pulled, Replicator, ranges_of, slots_of};
-use crate::segment::table::{Owner, SLOTS};
+use crate::segment::table::{MemberCell, Owner, SLOTS};
 use crate::store::Store;
 use crate::wire::message::{Request, Response, SlotRange};
 
@@ -265,8 +265,11 @@ impl Ownership {
             let can_tell = claims.unsynced.iter().filter(|node_id| self.peers.is_up(node_id));
             let members: Vec<String> = claims.answered.iter().chain(can_tell).cloned().collect();
             let Some(asked) = self.collect_copies(&members, &ranges).await else { return false };
-            // What the cluster has agreed on is with one of a quorum.
-            sure = view.voters.is_quorum(|node_id| view.is_me(node_id) || asked.contains(node_id));
+            // What the cluster has agreed on is with one of a quorum. But only who has said first that nobody owns the slots
+            // agrees to nothing more with an owner that this node does not see.
+            let agrees =
+                |node_id: &str| asked.contains(node_id) && claims.answered.iter().any(|other| other == node_id);
+            sure = view.voters.is_quorum(|node_id| view.is_me(node_id) || agrees(node_id));
         }
         let table = self.peers.table();
         let Some(index) = table.self_index() else { return false };
@@ -472,9 +475,9 @@ impl Ownership {
         }
     }
 
-    /// The members other than this node and the `claimant` that own some of the slots, and are in this node's view or have
-    /// left it so lately that they may still speak.
-    fn living_owners(&self, slots: &[u16], claimant: &str) -> Vec<String> {
+    /// The members other than this node and the `claimant` that own some of the slots: those that are in this node's view
+    /// or have left it so lately that they may still speak, and the others.
+    fn owners_but(&self, claimant: &str, slots: &[u16]) -> (Vec<String>, Vec<String>) {
         let table = self.peers.table();
         let owners: BTreeSet<u16> = slots
             .iter()
@@ -485,12 +488,12 @@ impl Ownership {
             .collect();
         let now_ms = self.store.clock().now_ms();
         let inner = self.inner.lock();
-        let may_speak = |index: u16| {
-            let (cell, node_id) = (table.member(index), table.member(index).node_id.get());
-            let lately = || inner.gone.get(&node_id).is_some_and(|heard_ms| now_ms < heard_ms + LEASE_MS);
-            (node_id != claimant && (cell.is_present() || lately())).then_some(node_id)
+        let may_speak = |node_id: &String| {
+            let lately = || inner.gone.get(node_id).is_some_and(|heard_ms| now_ms < heard_ms + LEASE_MS);
+            self.peers.cell(node_id).is_some_and(MemberCell::is_present) || lately()
         };
-        owners.into_iter().filter_map(may_speak).collect()
+        let node_ids = owners.into_iter().map(|index| table.member(index).node_id.get());
+        node_ids.filter(|node_id| node_id != claimant).partition(may_speak)
     }
 
     /// `peer` claims slots: those we own are frozen, flushed to it and let go, if it should own them.
@@ -513,7 +516,9 @@ impl Ownership {
                 return Response::NotOwner { owner: Some(me), term };
             }
         }
-        let owners = self.living_owners(&slots, &peer.node_id);
+        let (owners, gone) = self.owners_but(&peer.node_id, &slots);
+        // Should one of them be there again before the claimant has taken over, nothing more is agreed on with it.
+        gone.iter().for_each(|node_id| self.peers.pass_over(node_id, &peer.node_id));
         if mine.is_empty() {
             return Response::Claimed { term, released: Vec::new(), owners };
         }

@@ -37,7 +37,8 @@ fn nobody_will_come(node: &Node, apart: bool) -> bool {
     !(has_heirs(node) || apart && view.voters.any(is_away))
 }
 
-/// Hands slots and shares over, tells the cluster, and waits until it knows.
+/// Hands slots and shares over, tells the cluster, and waits until it knows. That it has gone it says only if others know
+/// all that it would be asked after: then what they know nothing of was not applied.
 pub(super) async fn leave(node: &Arc<Node>, gossip: &dyn Voice, deadline: Instant) {
     let table = node.segment.table();
     tracing::info!("leaving the cluster");
@@ -77,4 +78,15 @@ pub(super) async fn leave(node: &Arc<Node>, gossip: &dyn Voice, deadline: Instan
     while !nobody_will_come(node, apart) && !node.homeward.all_home() && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+    if all_is_told(node) {
+        gossip.set_phase(Phase::Gone).await;
+    }
+}
+
+/// Whether whoever asks after a request of this node's will hear of it: a quorum of the others knows what it applied, and
+/// whoever asks has a quorum of them to ask.
+fn all_is_told(node: &Node) -> bool {
+    let view = node.peers.view();
+    let others = view.voters.without(&view.me().node_id);
+    !others.any(|_| true) || others.is_quorum(|node_id| node.replicator.has_told(node_id))
 }

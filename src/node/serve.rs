@@ -22,7 +22,7 @@ impl Handler for PeerHandler {
     fn handle(&self, peer: &Peer, id: u64, request: Request) -> Answer {
         let node = &self.0;
         match request {
-            Request::Ping => Answer::Now(Response::Pong { vouches: node.peers.is_member(peer) }),
+            Request::Ping => Answer::Now(Response::Pong { vouches: node.peers.vouches_for(peer) }),
             Request::Call(call) if is_conditional(&call.op) => {
                 let (router, served) = (node.router.clone(), node.router.serve(peer, id, &call));
                 to_the_end(async move { router.confirm_served(&call, served).await })

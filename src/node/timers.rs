@@ -361,7 +361,7 @@ fn may_be_ready(node: &Node, view: &View, settled_for_ms: u64) -> bool {
 
 /// Why answers are degraded when a live member speaks no protocol that this node does: it may own what we ask for.
 fn foreign(view: &View) -> Option<String> {
-    let others = view.members.iter().filter(|member| !member.is_me && !member.client && member.phase != Phase::Leaving);
+    let others = view.members.iter().filter(|member| !member.is_me && !member.client && !member.phase.leaves());
     let mut foreign = others.filter(|member| !speaks_with(member.protocol));
     foreign.next().map(|member| {
         let (node_id, theirs, ours) = (&member.node_id, member.protocol, protocol());

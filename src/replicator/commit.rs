@@ -98,7 +98,7 @@ impl Replicator {
     /// Whether this host may say to `peer` that it has the batch: as long as it would object to a takeover of what is in
     /// it.
     pub(super) fn vouches_for(&self, peer: &Peer, batch: &Batch) -> bool {
-        let Some(index) = self.peers.index_of_life(peer) else { return false };
+        let Some(index) = self.peers.index_of_life(peer).filter(|_| self.peers.vouches_for(peer)) else { return false };
         let table = self.peers.table();
         batch.copies.iter().all(|copy| {
             let (owner, term) = table.ownership(placement::slot(copy.key.as_key().name));

@@ -320,7 +320,9 @@ impl Replicator {
                 if matches!(copy.state.body, Body::Tombstone(_)) || self.store.has_own_business(key) {
                     continue;
                 }
-                if copy.state.term == table.term(placement::slot(key.name)) {
+                // Whoever has the bytes of a stub offers them.
+                let is_stub = matches!(copy.state.body, Body::Elsewhere { .. });
+                if is_stub || copy.state.term == table.term(placement::slot(key.name)) {
                     dropped += u64::from(self.store.drop_copy(key));
                 } else {
                     offers.push(copy);

@@ -258,6 +258,16 @@ impl Replicator {
         self.peers.table().replication_lag_ms.store(lag_ms, Ordering::Relaxed);
     }
 
+    /// Whether `node_id` has acknowledged everything, the requests included whose effect it has pulled.
+    pub fn has_told(&self, node_id: &str) -> bool {
+        let inner = self.inner.lock();
+        let all = |receiver: &Receiver| {
+            let sent = receiver.unacked.is_empty() && receiver.waiting.since().is_none();
+            sent && !receiver.behind && !receiver.owed_marks
+        };
+        inner.receivers.get(node_id).is_some_and(all)
+    }
+
     /// Sends everything that changed and waits until `node_id` has acknowledged it; `false`: not within `timeout`, or
     /// not everything could be sent, or it lacks batches after `synced_to`, up to which it says to have everything. The second part of the answer is
     /// what [`Replicator::tick`] returns.

@@ -358,7 +358,7 @@ impl Locked<'_> {
             }
         }
         let diverged = if item.diverged.is_some() { Shape::DIVERGED } else { 0 };
-        let shortened = if at.is_some_and(|at| self.shortens(at, item)) { Shape::SHORTENED } else { 0 };
+        let shortened = if self.shortens(at, item) { Shape::SHORTENED } else { 0 };
         let shape = Shape {
             chain,
             key_len: key_len as u16,
@@ -416,11 +416,15 @@ impl Locked<'_> {
     }
 
     /// Whether a copy of what was there before may live on when this has expired.
-    fn shortens(&self, at: u32, item: &Item) -> bool {
-        let (_, meta) = unpair(self.area.pair(at).load(Ordering::Relaxed));
-        // A tombstone's deadline is when it may go: until then there may be copies of what it ended.
-        let outlives = meta.deadline() == 0 || meta.deadline() > item.deadline + SHORTER_MS;
-        item.kind != Kind::Tombstone && (self.is_shortened(at) || item.deadline != 0 && outlives)
+    fn shortens(&self, at: Option<u32>, item: &Item) -> bool {
+        let outlives = |at: u32| {
+            let (_, meta) = unpair(self.area.pair(at).load(Ordering::Relaxed));
+            // A tombstone's deadline is when it may go: until then there may be copies of what it ended.
+            item.deadline != 0 && (meta.deadline() == 0 || meta.deadline() > item.deadline + SHORTER_MS)
+        };
+        // What a change made apart was made over is the owner's, whatever this host has of it.
+        let apart = item.diverged.is_some();
+        item.kind != Kind::Tombstone && (apart || at.is_some_and(|at| self.is_shortened(at) || outlives(at)))
     }
 
     /// See [`Shape::SHORTENED`].

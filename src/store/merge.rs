@@ -404,6 +404,14 @@ impl Locked<'_> {
             Some(item) if item.kind == Kind::Counter && !expired => (Some(item), None),
             other => (None, other),
         };
+        let sent = theirs.iter().filter(|share| share.window == state.window && !is_mark(share) && !share.is_fold());
+        let sent_at = sent.map(|share| share.sequence).max().unwrap_or(0);
+        if before.as_ref().is_some_and(|item| item.kind == Kind::Tombstone && sent_at < item.stamp) {
+            // On its way since before the delete: its host may have ended the window meanwhile. If it has not, it sends it
+            // again, and knows of the delete by then.
+            self.unclaim();
+            return Ok(Joined::Early);
+        }
         if live.is_none() && state.diverged.is_some() {
             // The change is replayed: shares alone would begin its window without what was set, and the change, no longer
             // over what it was made over, would yield to them.

@@ -196,6 +196,8 @@ pub enum Joined {
     Merged(State),
     /// Its window has ended here; the state that says so.
     Ended(Option<State>),
+    /// It was sent before the key was deleted, in a window that this host knows nothing of: nothing changed.
+    Early,
     /// No room (or a stopped process holds the shard): nothing changed.
     Full,
 }

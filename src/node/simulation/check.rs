@@ -154,17 +154,13 @@ fn owner_of(machine: &Machine, slot: u16) -> Option<String> {
     member.is_present().then(|| member.node_id.get())
 }
 
-/// Every key is gone everywhere.
-pub fn all_absent(run: &Run, verdict: &mut Verdict, when: &str) {
-    for key in 0..run.workload.keys.len() {
-        for (host, machine, _) in run.running() {
-            let (seen, _) = read(machine, run, key);
-            if seen != Seen::Absent {
-                let name = name_of(run, key);
-                verdict.violations.push(format!("{name}, {when}, is {seen:?} on n{}", host.place));
-            }
-        }
-    }
+/// Where keys are: names, places and what is there.
+pub fn present(run: &Run) -> impl Iterator<Item = String> {
+    let keys = (0..run.workload.keys.len()).flat_map(|key| run.running().map(move |running| (key, running)));
+    keys.filter_map(|(key, (host, machine, _))| {
+        let (seen, _) = read(machine, run, key);
+        (seen != Seen::Absent).then(|| format!("{} is {seen:?} on n{}", name_of(run, key), host.place))
+    })
 }
 
 /// The sums, the orders and the deletes of a run whose copies agree.

@@ -141,6 +141,22 @@ impl Plan {
         plan
     }
 
+    /// A host leaves that nobody hears, although it hears the others and counts for them, and it has gone before one that was
+    /// cut off meanwhile is back: what it applied of that one's calls nobody can say.
+    pub fn of_a_leaver_unheard(random: &mut Random) -> Self {
+        let begin = FOUNDED_MS + random.between(0, 300);
+        let mut plan = Self::between(5, begin, begin + 2_800, random);
+        let leaver = random.below(5);
+        let away = (leaver + 1 + random.below(4)) % 5;
+        let leaves = begin + 200;
+        plan.cut_between(|a, _| a == leaver, (true, true), leaves + 30, leaves + 1_500);
+        let from = leaves + random.between(1_000, 1_300);
+        plan.cut_between(|a, b| a == away || b == away, (true, true), from, plan.heal - random.between(0, 300));
+        plan.faults.push((leaves, Fault::Leave(leaver)));
+        plan.faults.sort_by_key(|(at, _)| *at);
+        plan
+    }
+
     /// One host is reached by gossip alone, and so keeps old copies; then another stops for long enough that its slots are
     /// taken over, some of them by the former.
     pub fn of_old_copies(random: &mut Random) -> Self {
@@ -165,11 +181,27 @@ impl Plan {
             self.troubles.iter().any(|(_, from, until)| *from <= met_by && at <= *until + TROUBLE_OVER_MS)
         };
         let splits: Vec<bool> = self.faults.iter().map(|(at, _)| cut(*at)).collect();
-        for ((at, fault), in_split) in self.faults.iter_mut().zip(splits) {
-            if in_split && matches!(fault, Fault::Start(place) if *place >= self.hosts) {
+        let anew: Vec<bool> = self.faults.iter().map(|(at, fault)| self.is_anew_in_a_split(*at, fault)).collect();
+        for ((at, fault), (in_split, anew)) in self.faults.iter_mut().zip(splits.into_iter().zip(anew)) {
+            if anew || in_split && matches!(fault, Fault::Start(place) if *place >= self.hosts) {
                 *at = self.heal;
             }
         }
+    }
+
+    /// Whether this starts a machine anew, which knows nobody any more, while a line of its is cut: a newcomer, too.
+    fn is_anew_in_a_split(&self, at: u64, fault: &Fault) -> bool {
+        let Fault::Start(place) = fault else { return false };
+        let killed = |by: &u64, fault: &Fault| *by < at && matches!(fault, Fault::KillHost(it) if it == place);
+        let of_its = |lines: &[(Place, Place)]| lines.iter().any(|(a, b)| a == place || b == place);
+        let cut = self.faults.iter().any(|(from, fault)| {
+            let Fault::Cut { lines, .. } = fault else { return false };
+            let mended = |(to, fault): &(u64, Fault)| {
+                matches!(fault, Fault::Mend { lines: mended } if mended == lines) && (*from..=at).contains(to)
+            };
+            of_its(lines) && *from <= at + MEET_MS && !self.faults.iter().any(mended)
+        });
+        cut && self.faults.iter().any(|(by, fault)| killed(by, fault))
     }
 
     /// Hosts that start together and are cut off from each other before all have heard of all may found a cluster on each

@@ -144,6 +144,11 @@ fn a_leave_makes_no_majority_of_who_lacks_what_the_leaver_agreed_to() {
     all_hold(Plan::of_a_leaver_between);
 }
 
+#[test]
+fn what_a_leaver_applied_that_nobody_heard_is_not_counted_twice() {
+    all_hold(Plan::of_a_leaver_unheard);
+}
+
 /// What nodes log is not compared: `tracing` remembers for all threads whether anybody listens to a line, and while other
 /// tests run may hold that nobody does.
 fn without_logs(story: &str) -> impl Iterator<Item = &str> {
