@@ -189,16 +189,16 @@ impl Ownership {
         let Some(index) = self.peers.index_of_life(peer) else {
             return Response::Error("not in the view yet: tell me later".to_string());
         };
-        self.peers.has_taken_over(&peer.node_id);
         let table = self.peers.table();
-        let (mut superseded, mut contested) = (Vec::new(), Vec::new());
+        let (mut superseded, mut contested, mut takes_over) = (Vec::new(), Vec::new(), false);
         for slot in ranges.iter().flat_map(slots_of) {
-            let mine = self.holds(slot);
+            let (mine, before) = (self.holds(slot), table.owner(slot));
             if mine && Self::is_for_me(&self.inner.lock(), slot) {
                 // Both own it, after a split: we should, so we claim it with a higher term.
                 self.inner.lock().contested.insert(slot);
                 contested.push(slot);
             } else if self.peers.learn_owner(slot, index, term) {
+                takes_over |= before != Owner::Member(index);
                 if mine {
                     superseded.push(slot);
                 }
@@ -206,6 +206,9 @@ impl Ownership {
                 // By another's word, or by its own from before it was killed: copies of that term would outrank it.
                 contested.push(slot);
             }
+        }
+        if takes_over {
+            self.peers.has_taken_over(&peer.node_id);
         }
         if contested.iter().any(|slot| self.is_mine(*slot)) {
             // It may not know of us.

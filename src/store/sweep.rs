@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::drain::Stuck;
-use super::item::{Content, Item, Kind, is_mark};
+use super::item::{Content, Kind, is_mark};
 use super::layout::{ENTRY_CLASSES, Meta, Shape, unpair};
 use super::shard::Locked;
 use super::{Fail, Inner, Standing, Stats, Store, Swept, TOMBSTONE_GRACE_MS};
@@ -202,15 +202,15 @@ impl Locked<'_> {
         }
         // Claimed first: a degraded increment may have come in since `meta` was read.
         let (_, claimed) = self.claim(reference);
-        let lost = self.not_home(&self.load(reference), meta.has(Meta::PENDING) || claimed.has(Meta::PENDING));
+        let lost = self.not_home(reference, meta.has(Meta::PENDING) || claimed.has(Meta::PENDING));
         self.free_entry(reference);
         self.inner.lose(lost);
     }
 
-    /// What is lost with an item that is `pending`. On a host that does not speak for its cluster nothing: nobody else would
+    /// What is lost with an entry that is `pending`. On a host that does not speak for its cluster nothing: nobody else would
     /// have counted on what that counts as an owner.
-    fn not_home(&self, item: &Item, pending: bool) -> u64 {
-        if pending && !self.inner.is_unheard() { item.own_amount(self.inner.origin()) } else { 0 }
+    fn not_home(&self, reference: u32, pending: bool) -> u64 {
+        if pending && !self.inner.is_unheard() { self.load(reference).own_amount(self.inner.origin()) } else { 0 }
     }
 
     /// Whether older copies of what expires here may live on elsewhere. A change made apart ends with what it was made over.
@@ -224,7 +224,7 @@ impl Locked<'_> {
     pub(super) fn bury(&mut self, reference: u32) -> Result<(), Fail> {
         let (_, claimed) = self.claim(reference);
         let mut item = self.load(reference);
-        let lost = self.not_home(&item, claimed.has(Meta::PENDING));
+        let lost = self.not_home(reference, claimed.has(Meta::PENDING));
         let mut bytes = Vec::new();
         let namespace_len = self.area.read_key(reference, &mut bytes);
         let (namespace, name) = bytes.split_at(namespace_len);
