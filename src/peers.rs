@@ -59,14 +59,7 @@ pub struct Peers {
 }
 
 /// How long a claimant may take to say that it has taken over from an owner that was passed over.
-const TAKEOVER_MAX: Duration = Duration::from_secs(3);
-
-/// The life of an owner that a claimant was told to be gone, when, and who that is.
-struct PassedOver {
-    generation: u64,
-    at: Instant,
-    claimant: String,
-}
+pub const TAKEOVER_MAX: Duration = Duration::from_secs(3);
 
 struct Inner {
     view: Arc<View>,
@@ -76,8 +69,8 @@ struct Inner {
     warned: BTreeMap<String, Instant>,
     /// Members that have left in order, and their segments.
     left: BTreeMap<String, u64>,
-    /// Owners that a claimant was told to be gone.
-    passed_over: BTreeMap<String, PassedOver>,
+    /// Owners that a claimant was told to be gone: the owner and its generation, the claimant, and when that was.
+    passed_over: BTreeMap<(String, u64, String), Instant>,
     /// By node id: when the latest of the requests was sent that it has answered.
     answered: BTreeMap<String, Instant>,
     /// By index: the generation it leads to, and the link.
@@ -278,20 +271,25 @@ impl Peers {
     /// Whether this node vouches for what this life of `peer` says as an owner: it is in the view, and nobody may be taking
     /// over from it who was told that it is gone.
     pub fn vouches_for(&self, peer: &Peer) -> bool {
-        let is_it = |over: &PassedOver| over.generation == peer.generation && over.at.elapsed() < TAKEOVER_MAX;
-        self.is_member(peer) && !self.inner.lock().passed_over.get(&peer.node_id).is_some_and(is_it)
+        let inner = self.inner.lock();
+        let over = inner.passed_over.iter().any(|((owner, generation, _), at)| {
+            (owner, *generation) == (&peer.node_id, peer.generation) && at.elapsed() < TAKEOVER_MAX
+        });
+        drop(inner);
+        !over && self.is_member(peer)
     }
 
     /// `claimant` is told that `owner`, as the table knows it, is gone.
     pub fn pass_over(&self, owner: &str, claimant: &str) {
         let Some(generation) = self.cell(owner).map(|cell| cell.generation.load(Ordering::Acquire)) else { return };
-        let over = PassedOver { generation, at: Instant::now(), claimant: claimant.to_string() };
-        self.inner.lock().passed_over.insert(owner.to_string(), over);
+        let over = (owner.to_string(), generation, claimant.to_string());
+        self.inner.lock().passed_over.insert(over, Instant::now());
     }
 
     /// `claimant` has said what it has taken over.
     pub fn has_taken_over(&self, claimant: &str) {
-        self.inner.lock().passed_over.retain(|_, over| over.claimant != claimant && over.at.elapsed() < TAKEOVER_MAX);
+        let mut inner = self.inner.lock();
+        inner.passed_over.retain(|(_, _, by), at| by != claimant && at.elapsed() < TAKEOVER_MAX);
     }
 
     /// The table's cell of `node_id`.

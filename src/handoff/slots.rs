@@ -16,7 +16,7 @@ use super::bytes::Missing;
 use super::shares::Homeward;
 use crate::cluster::membership::View;
 use crate::dataplane::Peer;
-use crate::peers::{NoAnswer, Peers};
+use crate::peers::{NoAnswer, Peers, TAKEOVER_MAX};
 use crate::placement::Placement;
 use crate::record::{Copy, term_after};
 use crate::replicator::{Pulled, Replicator, ranges_of, slots_of};
@@ -253,6 +253,7 @@ impl Ownership {
         self.fetch_bytes(&|slot| in_order.contains(&slot), Missing::new()).await;
         let owners: BTreeMap<u16, (Owner, u64)> =
             slots.iter().map(|slot| (*slot, self.peers.table().ownership(*slot))).collect();
+        let asked_at = Instant::now();
         let claims = self.claim_from_all(&view, &ranges).await;
         let slots = self.granted(slots, &claims);
         if slots.is_empty() {
@@ -270,6 +271,8 @@ impl Ownership {
             let agrees =
                 |node_id: &str| asked.contains(node_id) && claims.answered.iter().any(|other| other == node_id);
             sure = view.voters.is_quorum(|node_id| view.is_me(node_id) || agrees(node_id));
+            // Nor for longer than they remember it.
+            sure &= asked_at.elapsed() < TAKEOVER_MAX / 2;
         }
         let table = self.peers.table();
         let Some(index) = table.self_index() else { return false };

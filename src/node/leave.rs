@@ -10,6 +10,9 @@ use super::parts::Node;
 use crate::cluster::{Phase, Voice};
 use crate::segment::table::NodeState;
 
+/// How long a node that has handed everything over waits for the last answers.
+const TELL_PATIENCE: Duration = Duration::from_millis(200);
+
 /// A script may count and end before its node has found the cluster: what it counted has nowhere to go until then. Waits
 /// for that, but not in a node that has been looking for longer.
 pub(super) async fn find_owners(node: &Arc<Node>, until: Instant) {
@@ -78,15 +81,24 @@ pub(super) async fn leave(node: &Arc<Node>, gossip: &dyn Voice, deadline: Instan
     while !nobody_will_come(node, apart) && !node.homeward.all_home() && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+    // What was sent last is still being answered.
+    let told_by = Instant::now() + TELL_PATIENCE;
+    while !all_is_told(node) && Instant::now() < told_by {
+        let (foreign, _) = node.replicator.tick();
+        node.homeward.take(foreign);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     if all_is_told(node) {
         gossip.set_phase(Phase::Gone).await;
     }
 }
 
 /// Whether whoever asks after a request of this node's will hear of it: a quorum of the others knows what it applied, and
-/// whoever asks has a quorum of them to ask.
+/// whoever asks has a quorum of them to ask. So do those in the view that do not count yet.
 fn all_is_told(node: &Node) -> bool {
-    let view = node.peers.view();
+    let (view, told) = (node.peers.view(), |node_id: &str| node.replicator.has_told(node_id));
     let others = view.voters.without(&view.me().node_id);
-    !others.any(|_| true) || others.is_quorum(|node_id| node.replicator.has_told(node_id))
+    let counts = |node_id: &str| others.any(|voter| voter == node_id);
+    let newcomers = view.members.iter().filter(|member| !member.is_me && !member.client && !counts(&member.node_id));
+    (!others.any(|_| true) || others.is_quorum(told)) && newcomers.into_iter().all(|member| told(&member.node_id))
 }

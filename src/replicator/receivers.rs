@@ -265,7 +265,8 @@ impl Replicator {
             let sent = receiver.unacked.is_empty() && receiver.waiting.since().is_none();
             sent && !receiver.behind && !receiver.owed_marks
         };
-        inner.receivers.get(node_id).is_some_and(all)
+        // Requests in a shard that a stopped process holds are kept back.
+        inner.all_drained && inner.receivers.get(node_id).is_some_and(all)
     }
 
     /// Sends everything that changed and waits until `node_id` has acknowledged it; `false`: not within `timeout`, or

@@ -125,8 +125,8 @@ impl Inner {
                 self.hint(page);
                 return Some(false);
             }
-            // Others are told of what has expired by its tombstone, if at all.
-            if meta.expired(|| now_ms) && locked.is_outlived(reference, meta) {
+            // Others are told of what has expired by its tombstone, if at all. What is pending may yet go home.
+            if meta.expired(|| now_ms) && !meta.has(Meta::PENDING) && locked.is_outlived(reference, meta) {
                 let _ = locked.bury(reference);
             }
             let (value, meta, _) =
