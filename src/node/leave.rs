@@ -83,14 +83,15 @@ pub(super) async fn leave(node: &Arc<Node>, gossip: &dyn Voice, deadline: Instan
     }
     // What was sent last is still being answered.
     let told_by = Instant::now() + TELL_PATIENCE;
-    while !all_is_told(node) && Instant::now() < told_by {
+    while !all_is_told(node) {
+        if Instant::now() >= told_by {
+            return;
+        }
         let (foreign, _) = node.replicator.tick();
         node.homeward.take(foreign);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    if all_is_told(node) {
-        gossip.set_phase(Phase::Gone).await;
-    }
+    gossip.set_phase(Phase::Gone).await;
 }
 
 /// Whether whoever asks after a request of this node's will hear of it: a quorum of the others knows what it applied, and
@@ -99,6 +100,7 @@ fn all_is_told(node: &Node) -> bool {
     let (view, told) = (node.peers.view(), |node_id: &str| node.replicator.has_told(node_id));
     let others = view.voters.without(&view.me().node_id);
     let counts = |node_id: &str| others.any(|voter| voter == node_id);
-    let newcomers = view.members.iter().filter(|member| !member.is_me && !member.client && !counts(&member.node_id));
-    (!others.any(|_| true) || others.is_quorum(told)) && newcomers.into_iter().all(|member| told(&member.node_id))
+    let mut newcomers =
+        view.members.iter().filter(|member| !member.is_me && !member.client && !counts(&member.node_id));
+    (!others.any(|_| true) || others.is_quorum(told)) && newcomers.all(|member| told(&member.node_id))
 }

@@ -102,6 +102,16 @@ impl Item {
         self.flags & flag != 0
     }
 
+    /// Makes this a tombstone until `deadline`. The shares stay where they are, which needs no memory.
+    pub fn end(&mut self, deadline: u64) -> Content<'static> {
+        let content = if self.kind.len().is_some() { Content::Drop } else { Content::Keep };
+        if matches!(content, Content::Drop) {
+            self.shares.clear();
+        }
+        (self.kind, self.deadline) = (Kind::Tombstone, deadline);
+        content
+    }
+
     /// The sum of all but the own share.
     pub fn foreign(&self, me: u64) -> i128 {
         let base = self.diverged.map_or(0, |diverged| i128::from(diverged.amount));
@@ -185,6 +195,11 @@ impl Inner {
     /// Where the flags that only a cluster needs are masked out without one.
     pub(super) fn flags(&self, flags: u64) -> u64 {
         if self.options.clustered { flags } else { flags & Meta::OWN }
+    }
+
+    /// Until when a tombstone that is made now is kept, at the most.
+    pub(super) fn grace_deadline(&self, now_ms: u64) -> u64 {
+        self.deadline(now_ms, Some(TOMBSTONE_GRACE_MS))
     }
 
     pub(super) fn deadline(&self, now_ms: u64, ttl_ms: Option<u64>) -> u64 {
@@ -424,12 +439,13 @@ impl Locked<'_> {
         };
         // What a change made apart was made over is the owner's, whatever this host has of it.
         let apart = item.diverged.is_some();
-        item.kind != Kind::Tombstone && (apart || at.is_some_and(|at| self.is_shortened(at) || outlives(at)))
+        item.kind != Kind::Tombstone
+            && (apart || at.is_some_and(|at| self.has_flag(at, Shape::SHORTENED) || outlives(at)))
     }
 
-    /// See [`Shape::SHORTENED`].
-    pub fn is_shortened(&self, at: u32) -> bool {
-        Shape::decode(self.area.word(at, 7).load(Ordering::Relaxed)).flags & Shape::SHORTENED != 0
+    /// Whether the entry has this flag of [`Shape`].
+    pub fn has_flag(&self, at: u32, flag: u8) -> bool {
+        Shape::decode(self.area.word(at, 7).load(Ordering::Relaxed)).flags & flag != 0
     }
 
     fn meta_flags(&self, item: &Item) -> u64 {

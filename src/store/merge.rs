@@ -15,7 +15,7 @@ use super::item::{Content, Item, Kind, is_mark};
 use super::layout::{Meta, shard_of};
 use super::shard::Locked;
 use super::sweep::Room;
-use super::{Applied, Fail, Joined, Store, TOMBSTONE_GRACE_MS};
+use super::{Applied, Fail, Joined, Store};
 use crate::record::{Body, Copy, Diverged, Key, Share, State, Window};
 
 /// Joins one share; whether it was new.
@@ -142,7 +142,7 @@ impl Locked<'_> {
     fn item_of(&self, state: &State, now_ms: u64, sender_owns: bool) -> Item {
         let mut item = read(state);
         item.deadline = match item.kind {
-            Kind::Tombstone => (now_ms + TOMBSTONE_GRACE_MS).min(Meta::DEADLINE_MAX),
+            Kind::Tombstone => self.inner.grace_deadline(now_ms),
             Kind::Counter | Kind::Bytes(_) | Kind::Elsewhere(_) => self.inner.deadline(now_ms, state.ttl_ms),
         };
         item.flags |= if sender_owns { 0 } else { Meta::DIRTY };

@@ -7,7 +7,7 @@ use super::item::{Content, Item, Kind, clamped};
 use super::layout::{Meta, Shape, shard_of};
 use super::shard::Locked;
 use super::sweep::Room;
-use super::{Called, Counted, Fail, Op, Outcome, RequestId, Standing, Store, TOMBSTONE_GRACE_MS, Ttl, Value};
+use super::{Called, Counted, Fail, Op, Outcome, RequestId, Standing, Store, Ttl, Value};
 use crate::error::Refusal;
 use crate::record::{Diverged, Key, State, Window, canonical_integer};
 
@@ -190,13 +190,7 @@ impl Locked<'_> {
             return Ok((true, None));
         }
         let was_counter = item.kind == Kind::Counter;
-        // The shares stay where they are: an owner's delete needs no memory.
-        let content = if item.kind.len().is_some() { Content::Drop } else { Content::Keep };
-        if matches!(content, Content::Drop) {
-            item.shares.clear();
-        }
-        item.kind = Kind::Tombstone;
-        item.deadline = (now_ms + TOMBSTONE_GRACE_MS).min(Meta::DEADLINE_MAX);
+        let content = item.end(self.inner.grace_deadline(now_ms));
         if change.standing != Standing::Degraded {
             // What the owner counted is home. A degraded delete may yet yield to the owner's state, and then what was
             // counted before it still has to go home.

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::drain::Stuck;
-use super::item::{Content, Kind, is_mark};
+use super::item::is_mark;
 use super::layout::{ENTRY_CLASSES, Meta, Shape, unpair};
 use super::shard::Locked;
 use super::{Fail, Inner, Standing, Stats, Store, Swept, TOMBSTONE_GRACE_MS};
@@ -170,12 +170,12 @@ impl Locked<'_> {
         if item.term > term {
             return Err(Fail::Refused(Refusal::Busy));
         }
-        (item.kind, item.diverged) = (Kind::Tombstone, None);
-        item.shares.clear();
-        item.deadline = (self.inner.clock.now_ms() + TOMBSTONE_GRACE_MS).min(Meta::DEADLINE_MAX);
+        // No counter: nothing of its chain stays.
+        let content = item.end(self.inner.grace_deadline(self.inner.clock.now_ms()));
+        item.diverged = None;
         (item.term, item.stamp) = (term, self.inner.hlc());
         item.flags = Meta::DIRTY;
-        self.save(key, hash, Some(reference), &item, Content::Drop, None)?;
+        self.save(key, hash, Some(reference), &item, content, None)?;
         let cell = self.area.word(reference, 7);
         let mut shape = Shape::decode(cell.load(Ordering::Relaxed));
         shape.flags &= !Shape::REFERENCED;
@@ -192,7 +192,7 @@ impl Locked<'_> {
     }
 
     fn has_diverged(&self, reference: u32) -> bool {
-        Shape::decode(self.area.word(reference, 7).load(Ordering::Relaxed)).flags & Shape::DIVERGED != 0
+        self.has_flag(reference, Shape::DIVERGED)
     }
 
     /// Takes away what has expired, or a tombstone that has served.
@@ -215,7 +215,7 @@ impl Locked<'_> {
 
     /// Whether older copies of what expires here may live on elsewhere. A change made apart ends with what it was made over.
     pub(super) fn is_outlived(&self, reference: u32, meta: Meta) -> bool {
-        let shortened = meta.has(Meta::LIVE) && self.is_shortened(reference);
+        let shortened = meta.has(Meta::LIVE) && self.has_flag(reference, Shape::SHORTENED);
         shortened && self.inner.options.clustered && !self.has_diverged(reference)
     }
 
@@ -229,13 +229,9 @@ impl Locked<'_> {
         let namespace_len = self.area.read_key(reference, &mut bytes);
         let (namespace, name) = bytes.split_at(namespace_len);
         let key = Key { namespace, name };
-        let content = if item.kind.len().is_some() { Content::Drop } else { Content::Keep };
-        if matches!(content, Content::Drop) {
-            item.shares.clear();
-        }
+        let content = item.end(self.inner.grace_deadline(self.inner.clock.now_ms()));
         let dirty = if matches!(self.whose(key), Whose::Own(_)) { Meta::DIRTY } else { 0 };
-        (item.kind, item.flags) = (Kind::Tombstone, item.flags & Meta::OWN | dirty);
-        item.deadline = (self.inner.clock.now_ms() + TOMBSTONE_GRACE_MS).min(Meta::DEADLINE_MAX);
+        item.flags = item.flags & Meta::OWN | dirty;
         self.save(key, self.area.hash(key), Some(reference), &item, content, None)?;
         self.inner.lose(lost);
         Ok(())

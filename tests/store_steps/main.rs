@@ -113,6 +113,21 @@ fn made_elsewhere(world: &World) -> Copy {
     Copy { key: KeyBuf::new(KEY), state: State { window, diverged, body: Body::Counter(Vec::new()), ..base } }
 }
 
+/// Lets the key expire, and has the next sweep begin with it.
+fn expire(world: &World) {
+    world.store.expire(KEY, Some(10), OWNER).unwrap();
+    world.hand.fetch_add(10, Ordering::Relaxed);
+    world.store.segment().sweep_cursor().store(0, Ordering::Relaxed);
+}
+
+fn sweep(world: &World) {
+    let _ = world.store.sweep(8);
+}
+
+fn nothing_lives(world: &World) -> Result<bool, String> {
+    Ok(world.store.stats().entries == 0)
+}
+
 fn cases() -> Vec<Case> {
     vec![
         Case {
@@ -215,28 +230,20 @@ fn cases() -> Vec<Case> {
             clustered: false,
             prepare: |world| {
                 world.store.incr(KEY, 8, None, OWNER).unwrap();
-                world.store.expire(KEY, Some(10), OWNER).unwrap();
-                world.hand.fetch_add(10, Ordering::Relaxed);
-                world.store.segment().sweep_cursor().store(0, Ordering::Relaxed);
+                expire(world);
             },
-            act: |world| {
-                let _ = world.store.sweep(8);
-            },
-            happened: |world| Ok(world.store.stats().entries == 0),
+            act: sweep,
+            happened: nothing_lives,
         },
         Case {
             name: "sweep in a cluster",
             clustered: true,
             prepare: |world| {
                 world.store.set(KEY, &BIG, None, OWNER).unwrap();
-                world.store.expire(KEY, Some(10), OWNER).unwrap();
-                world.hand.fetch_add(10, Ordering::Relaxed);
-                world.store.segment().sweep_cursor().store(0, Ordering::Relaxed);
+                expire(world);
             },
-            act: |world| {
-                let _ = world.store.sweep(8);
-            },
-            happened: |world| Ok(world.store.stats().entries == 0),
+            act: sweep,
+            happened: nothing_lives,
         },
         Case {
             name: "evict",

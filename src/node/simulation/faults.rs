@@ -180,10 +180,13 @@ impl Plan {
             let met_by = at + MEET_MS;
             self.troubles.iter().any(|(_, from, until)| *from <= met_by && at <= *until + TROUBLE_OVER_MS)
         };
-        let splits: Vec<bool> = self.faults.iter().map(|(at, _)| cut(*at)).collect();
-        let anew: Vec<bool> = self.faults.iter().map(|(at, fault)| self.is_anew_in_a_split(*at, fault)).collect();
-        for ((at, fault), (in_split, anew)) in self.faults.iter_mut().zip(splits.into_iter().zip(anew)) {
-            if anew || in_split && matches!(fault, Fault::Start(place) if *place >= self.hosts) {
+        let joins_in_split = |(at, fault): &(u64, Fault)| {
+            cut(*at) && matches!(fault, Fault::Start(place) if *place >= self.hosts)
+                || self.is_anew_in_a_split(*at, fault)
+        };
+        let later: Vec<bool> = self.faults.iter().map(joins_in_split).collect();
+        for ((at, _), later) in self.faults.iter_mut().zip(later) {
+            if later {
                 *at = self.heal;
             }
         }
