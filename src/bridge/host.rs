@@ -200,8 +200,9 @@ impl Host {
         let open = self.open_host()?;
         match open.place(key) {
             Place::Here(standing, speaks) => {
-                open.record(OpKind::Incr, speaks);
-                let counted = open.store.incr(key, by, ttl_ms, standing)?;
+                let counted = open.store.incr(key, by, ttl_ms, standing);
+                open.record(OpKind::Incr, speaks && open.still_speaks(key, standing));
+                let counted = counted?;
                 remember(counted.window);
                 Ok(counted.value)
             }
@@ -495,7 +496,7 @@ impl Open {
     }
 
     /// Whether the slot changed hands while this thread changed the key as its owner: then the change, which can be
-    /// repeated, is made again where the owner is now. (An increment needs nothing: it goes home as a share.)
+    /// repeated, is made again where the owner is now. (An increment is not: it goes home as a share.)
     fn has_moved(&self, key: Key<'_>, standing: Standing) -> bool {
         self.clustered && has_moved(self.segment.table(), placement::slot(key.name), standing)
     }
@@ -511,20 +512,17 @@ impl Open {
         asked: impl FnOnce(Reply, Option<T>) -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {
         let Place::Here(standing, speaks) = self.place(key) else { return asked(self.ask(key, op()), None) };
-        self.record(kind, speaks);
         let standing = standing_of_write(standing, speaks);
-        let done = inline(&self.store, standing)?;
-        if self.has_moved(key, standing) {
-            return asked(self.ask(key, op()), Some(done));
+        let done = inline(&self.store, standing);
+        if done.is_ok() && self.has_moved(key, standing) {
+            return asked(self.ask(key, op()), Some(done?));
         }
-        if speaks && !self.still_speaks(key, standing) {
-            // The lease ran out meanwhile: another owner's state may win over this change.
-            DEGRADED.set(true);
-        }
-        Ok(done)
+        self.record(kind, speaks && self.still_speaks(key, standing));
+        done
     }
 
-    /// Whether this host spoke for the key all the time since its place was looked up.
+    /// Whether this host spoke for the key all the time since its place was looked up. If not, another owner's state may
+    /// win over what was changed here, or it has given out values that this one does not follow.
     fn still_speaks(&self, key: Key<'_>, standing: Standing) -> bool {
         !self.clustered
             || !self.has_moved(key, standing) && self.segment.table().lease_holds(self.store.clock().now_ms())

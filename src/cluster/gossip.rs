@@ -34,7 +34,7 @@ pub const NUMBERS_MAX: usize = 40;
 const HEALTHY: Duration = Duration::from_secs(5);
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
-/// Seeds addressed in one tick while nobody is heard.
+/// Seeds addressed in one tick while nobody is heard, or this node joins.
 const SEEDS_PER_TICK: usize = 16;
 /// While somebody is heard, a silent seed is addressed each so many ticks, so that halves find each other again.
 const SEED_TICKS: usize = 10;
@@ -110,7 +110,8 @@ impl Gossip {
         let advertise = cfg.advertise;
         let stats = Arc::new(GossipStats::default());
         let seeds = Seeds::start(&cfg.seeds, cfg.listen, advertise, &lookup, retry);
-        let first = Snapshot { seeds_are_me: seeds.are_me(), ..Snapshot::default() };
+        let seeds_are_me = seeds.are_me();
+        let first = Snapshot { seeds_are_me, seeds_silent: !seeds_are_me, ..Snapshot::default() };
         let (publish, snapshots) = watch::channel(Arc::new(first));
         let (commands, receiver) = mpsc::unbounded_channel();
         let supervisor = Supervisor {
@@ -335,15 +336,21 @@ impl Supervisor {
         }
     }
 
-    /// Addresses seeds that are not heard: all at each tick while nobody is, else one now and then.
+    /// Whether a live node has this address.
+    fn hears(&self, address: SocketAddr) -> bool {
+        self.seen.iter().any(|seen| seen.sighting.live && seen.sighting.address == address)
+    }
+
+    /// Addresses seeds that are not heard: all at each tick while nobody is, or while this node joins (hosts that start
+    /// together must not found several clusters), else one now and then.
     fn greet_seeds(&self, life: &Life) {
-        let heard = |address: &SocketAddr| self.seen.iter().any(|s| s.sighting.live && s.sighting.address == *address);
         let alone = !self.seen.iter().any(|seen| seen.sighting.live);
-        if !alone && !self.ticks.is_multiple_of(SEED_TICKS) {
+        let eager = alone || self.words.phase == Phase::Joining;
+        if !eager && !self.ticks.is_multiple_of(SEED_TICKS) {
             return;
         }
-        let silent: Vec<_> = self.seeds.others().into_iter().filter(|address| !heard(address)).collect();
-        let (turn, count) = if alone { (self.ticks, SEEDS_PER_TICK) } else { (self.ticks / SEED_TICKS, 1) };
+        let silent: Vec<_> = self.seeds.others().into_iter().filter(|address| !self.hears(*address)).collect();
+        let (turn, count) = if eager { (self.ticks, SEEDS_PER_TICK) } else { (self.ticks / SEED_TICKS, 1) };
         for offset in 0..count.min(silent.len()) {
             life.greet(silent[(turn + offset) % silent.len()]);
         }
@@ -362,7 +369,8 @@ impl Supervisor {
             }
         }
         let snapshot = life::snapshot(&self.cfg, &self.seen, self.seeds.are_me());
-        self.publish.send_replace(Arc::new(snapshot));
+        let seeds_silent = !self.seeds.are_heard(|address| self.hears(address));
+        self.publish.send_replace(Arc::new(Snapshot { seeds_silent, ..snapshot }));
     }
 }
 

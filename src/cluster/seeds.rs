@@ -110,6 +110,12 @@ impl Seeds {
         all
     }
 
+    /// Whether every seed is known, and `is_heard` is true of all its addresses but this node's own.
+    pub fn are_heard(&self, is_heard: impl Fn(SocketAddr) -> bool) -> bool {
+        let all_heard = |addresses: &Vec<SocketAddr>| addresses.iter().copied().all(&is_heard);
+        self.others.lock().iter().all(|seed| seed.as_ref().is_some_and(all_heard))
+    }
+
     /// Whether every seed is known and none of them is another node.
     pub fn are_me(&self) -> bool {
         self.others.lock().iter().all(|seed| seed.as_ref().is_some_and(Vec::is_empty))
@@ -209,6 +215,7 @@ mod tests {
         asked.recv().await.unwrap();
         assert!(seeds.others().is_empty());
         assert!(!seeds.are_me());
+        assert!(!seeds.are_heard(|_| true), "one is not known yet");
         known.store(true, std::sync::atomic::Ordering::Relaxed);
         let resolved = async {
             while seeds.others().is_empty() {
@@ -216,8 +223,10 @@ mod tests {
             }
         };
         tokio::time::timeout(Duration::from_secs(5), resolved).await.unwrap();
-        assert_eq!(seeds.others(), ["127.0.0.1:8".parse().unwrap()]);
+        let other = "127.0.0.1:8".parse().unwrap();
+        assert_eq!(seeds.others(), [other]);
         assert!(!seeds.are_me());
+        assert!(seeds.are_heard(|address| address == other) && !seeds.are_heard(|_| false));
     }
 
     #[tokio::test]

@@ -73,4 +73,6 @@ pub struct Snapshot {
     pub namesakes: Vec<Sighting>,
     /// Whether every seed is known to be this node itself (also: there is no seed).
     pub seeds_are_me: bool,
+    /// Whether some seed is not heard: its name is not known (yet), or nobody lives at its address.
+    pub seeds_silent: bool,
 }

@@ -20,6 +20,9 @@ const ANNOUNCE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time between two reminders to a node that should own what we still own.
 const REMIND_EVERY: Duration = Duration::from_millis(200);
 
+/// How long slots may have no owner here before those who should own them are asked: longer than a takeover takes.
+const LEADERLESS_MAX: Duration = Duration::from_millis(1_500);
+
 impl Ownership {
     /// Tells `node_id` that this node owns `ranges` since `term`; if it cannot be told now it is told everything later.
     pub(super) fn announce(self: &Arc<Self>, node_id: &str, ranges: &[SlotRange], term: u64) {
@@ -163,32 +166,50 @@ impl Ownership {
         reachable.iter().for_each(|node_id| self.link_up(node_id));
     }
 
-    /// What we own and should not: its rightful owner is told, in case it believes to own it already.
+    /// What we own and should not: its rightful owner is told, in case it believes to own it already. And what has no owner
+    /// here for long: its rightful owner is asked what it owns. It may never have heard of the one that is gone, whose term
+    /// was later than its own.
     pub(super) fn remind(self: &Arc<Self>) {
         let table = self.peers.table();
         let mut by_node: BTreeMap<(String, u64), Vec<u16>> = BTreeMap::new();
+        let mut silent: BTreeSet<String> = BTreeSet::new();
         {
             let mut inner = self.inner.lock();
             if inner.reminded.elapsed() < REMIND_EVERY {
                 return;
             }
             inner.reminded = Instant::now();
-            for slot in (0..SLOTS as u16).filter(|slot| self.is_mine(*slot) && !Self::is_for_me(&inner, *slot)) {
-                if let Some(wanted) = Self::wanted(&inner, slot) {
+            for slot in (0..SLOTS as u16).filter(|slot| !Self::is_for_me(&inner, *slot)) {
+                let Some(wanted) = Self::wanted(&inner, slot) else { continue };
+                if self.is_mine(slot) {
                     by_node.entry((wanted.to_string(), table.term(slot))).or_default().push(slot);
+                } else if !self.has_owner(slot) && !silent.contains(wanted) {
+                    silent.insert(wanted.to_string());
                 }
+            }
+            let since = *inner.leaderless_since.get_or_insert_with(Instant::now);
+            if silent.is_empty() {
+                inner.leaderless_since = None;
+            } else if since.elapsed() < LEADERLESS_MAX {
+                silent.clear();
+            } else {
+                inner.leaderless_since = Some(Instant::now());
             }
         }
         for ((node_id, term), slots) in by_node {
             self.announce(&node_id, &ranges_of(&slots), term);
         }
+        silent.iter().for_each(|node_id| self.announce(node_id, &[], 0));
     }
 
-    /// `peer` owns the slots since `term`.
+    /// `peer` owns the slots since `term`. With no slots it asks what this node owns.
     pub fn take_announcement(self: &Arc<Self>, peer: &Peer, ranges: &[SlotRange], term: u64) -> Response {
         let Some(index) = self.peers.index_of_life(peer) else {
             return Response::Error("not in the view yet: tell me later".to_string());
         };
+        if ranges.is_empty() {
+            self.tell_back(&peer.node_id);
+        }
         let table = self.peers.table();
         let (mut superseded, mut contested, mut takes_over) = (Vec::new(), Vec::new(), false);
         for slot in ranges.iter().flat_map(slots_of) {

@@ -118,6 +118,12 @@ impl Homeward {
         inner.parked.is_empty() && inner.sent == 0
     }
 
+    /// One whose share has nowhere to go yet.
+    #[cfg(test)]
+    pub fn any_parked(&self) -> Option<KeyBuf> {
+        self.inner.lock().parked.keys().next().cloned()
+    }
+
     fn park(&self, key: KeyBuf, pause: Duration) {
         // A share that was counted as the owner is pending only from now on.
         self.store.mark_pending(key.as_key());

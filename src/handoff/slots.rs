@@ -75,6 +75,8 @@ pub(super) struct Inner {
     /// Since when claims meet silence.
     silent_since: Option<Instant>,
     pub(super) reminded: Instant,
+    /// Since when slots that should be others' have had no owner here.
+    pub(super) leaderless_since: Option<Instant>,
     /// When those who claimed what we own were last told so.
     pub(super) told_back: BTreeMap<String, Instant>,
     pub(super) voice: Voice,
@@ -134,6 +136,7 @@ impl Ownership {
             untold: BTreeSet::new(),
             silent_since: None,
             reminded: Instant::now(),
+            leaderless_since: None,
             told_back: BTreeMap::new(),
             voice: Voice::default(),
             provisional: BTreeSet::new(),
@@ -331,7 +334,7 @@ impl Ownership {
     }
 
     /// Whether a member of the view other than this node owns `slot`.
-    fn has_owner(&self, slot: u16) -> bool {
+    pub(super) fn has_owner(&self, slot: u16) -> bool {
         let table = self.peers.table();
         matches!(table.owner(slot), Owner::Member(index)
             if Some(index) != table.self_index() && table.member(index).is_present())

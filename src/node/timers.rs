@@ -49,6 +49,7 @@ struct Tempo {
     replicate: Duration,
     membership: Duration,
     settle_ms: u64,
+    founding_ms: u64,
     sweep_interval_s: u64,
 }
 
@@ -59,6 +60,7 @@ impl Tempo {
             replicate: Duration::from_millis(config.replicate_ms),
             membership: Duration::from_millis((gossip / 2).clamp(10, 100)),
             settle_ms: 2 * gossip,
+            founding_ms: 10 * gossip,
             sweep_interval_s: config.sweep_interval_s,
         }
     }
@@ -276,7 +278,7 @@ async fn follow_membership(node: Arc<Node>, gossip: Arc<dyn Voice>) {
         if view.me().phase == Phase::Joining
             && view.refused.is_none()
             && !absence.keeps_still()
-            && may_be_ready(&node, &view, now - settled_since)
+            && may_be_ready(&node, &view, snapshot.seeds_silent, now - settled_since)
         {
             absence::confirm(&node, &mut absence).await;
             absence.joined(table, &view, is_apart(&snapshot, &view));
@@ -354,9 +356,13 @@ fn in_sync_as_of(node: &Node, now: u64) -> Option<u64> {
     Some(now.saturating_sub(longest.as_millis() as u64))
 }
 
-/// A joining node is ready once it has met the cluster and holds what the ready members own.
-fn may_be_ready(node: &Node, view: &View, settled_for_ms: u64) -> bool {
-    view.joined && settled_for_ms >= Tempo::of(&node.config).settle_ms && awaited(node, view).next().is_none()
+/// A joining node is ready once it has met the cluster and holds what the ready members own. Where there is no cluster
+/// yet, whoever founds it gives silent seeds some time: they may be founding one themselves, with others.
+fn may_be_ready(node: &Node, view: &View, seeds_silent: bool, settled_for_ms: u64) -> bool {
+    let tempo = Tempo::of(&node.config);
+    let founding = !view.me().client && ready_others(view).next().is_none();
+    let settle_ms = if founding && seeds_silent { tempo.founding_ms } else { tempo.settle_ms };
+    view.joined && settled_for_ms >= settle_ms && awaited(node, view).next().is_none()
 }
 
 /// Why answers are degraded when a live member speaks no protocol that this node does: it may own what we ask for.

@@ -270,7 +270,8 @@ impl Router {
             return refused(call);
         }
         let outcome = local_outcome(&self.store, call, standing_of(&call.op, term, speaks()));
-        Reply { outcome, state: window_state(&self.store, call), degraded: !speaks() }
+        let moved = has_moved(self.peers.table(), placement::slot(call.key.as_key().name), Standing::Owner { term });
+        Reply { outcome, state: window_state(&self.store, call), degraded: moved || !speaks() }
     }
 
     /// No owner to be had: counted in this host's share.

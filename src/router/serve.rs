@@ -2,6 +2,7 @@
 
 use super::Router;
 use super::confirm::Begun;
+use super::place::has_moved;
 use crate::dataplane::Peer;
 use crate::error::Refusal;
 use crate::placement;
@@ -45,7 +46,8 @@ impl Router {
         }
         let dead = raise_dead(&self.plant, &self.store, call);
         let request = RequestId { stream: peer.stream, id };
-        let degraded = !table.lease_holds(self.store.clock().now_ms());
+        let speaks = || table.lease_holds(self.store.clock().now_ms());
+        let degraded = !speaks();
         if self.lacks_bytes(call) {
             // They are on their way here.
             return Response::NotOwner { owner: None, term }.into();
@@ -65,7 +67,9 @@ impl Router {
                     (dead.state.term, dead.state.stamp) = (now.term, now.stamp + 1);
                     self.store.apply_copy(&dead, false);
                 }
-                Served { response: Response::Reply(Reply { outcome, state, degraded }), begun }
+                // This process may have been stopped meanwhile; what is conditional is confirmed, or refused, anyway.
+                let late = begun.is_none() && (has_moved(table, slot, Standing::Owner { term }) || !speaks());
+                Served { response: Response::Reply(Reply { outcome, state, degraded: degraded || late }), begun }
             }
             Called::AlreadyHandled => Response::Voided.into(),
         }

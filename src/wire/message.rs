@@ -168,7 +168,7 @@ pub enum Request {
         /// Position of the last batch of the receiver's up to which the sender lacks nothing.
         synced_to: u64,
     },
-    /// The sender owns these slots since `term`.
+    /// The sender owns these slots since `term`. With none, it asks to be told what the receiver owns.
     Announce {
         /// The slots.
         slots: Vec<SlotRange>,

@@ -166,7 +166,7 @@ fn read(id: &ChitchatId, state: &NodeState, live: bool) -> Option<Seen> {
     Some(Seen { sighting, life_id: id.generation_id })
 }
 
-/// The snapshot that follows from what was seen.
+/// The snapshot that follows from what was seen; nothing in it of seeds that are silent.
 pub(super) fn snapshot(cfg: &GossipConfig, seen: &[Seen], seeds_are_me: bool) -> Snapshot {
     // A dead newer life does not hide a live older one: a clock that was set back makes a restart look older.
     let better = |a: &Seen, b: &Seen| (a.sighting.live, a.life_id) > (b.sighting.live, b.life_id);
@@ -191,6 +191,7 @@ pub(super) fn snapshot(cfg: &GossipConfig, seen: &[Seen], seeds_are_me: bool) ->
             .cloned()
             .collect(),
         seeds_are_me,
+        seeds_silent: false,
     }
 }
 

@@ -93,6 +93,19 @@ async fn three_nodes_find_each_other_within_a_second() {
 }
 
 #[tokio::test]
+async fn a_seed_that_does_not_answer_is_said_to_be_silent_and_greeted_by_who_joins() {
+    let absent = socket();
+    let first = start("n0", &[absent.local_addr().unwrap()]).await;
+    let second = start("n1", &[first.advertise(), absent.local_addr().unwrap()]).await;
+    wait(&second, "n0", |snapshot| sees(snapshot, "n0")).await;
+    assert!(second.watch().borrow().seeds_silent, "it has heard one of two");
+    let third = Gossip::start(config("n2", &absent, &[]), Some(absent)).await.unwrap();
+    let (_, took) = wait(&second, "every seed", |snapshot| !snapshot.seeds_silent).await;
+    println!("heard {took:?} after it was there");
+    assert!(!third.watch().borrow().seeds_silent, "it has none");
+}
+
+#[tokio::test]
 async fn what_a_node_publishes_reaches_the_others() {
     let nodes = cluster(3).await;
     nodes[1].set_phase(Phase::Ready).await;

@@ -31,7 +31,13 @@ fn dead(sighting: Sighting) -> Sighting {
 
 fn seen(sightings: impl Into<Vec<Sighting>>) -> Snapshot {
     let sightings = sightings.into();
-    Snapshot { heard_anyone: sightings.iter().any(|s| s.live), sightings, namesakes: vec![], seeds_are_me: false }
+    Snapshot {
+        heard_anyone: sightings.iter().any(|s| s.live),
+        sightings,
+        namesakes: vec![],
+        seeds_are_me: false,
+        seeds_silent: false,
+    }
 }
 
 fn namesakes(sightings: impl Into<Vec<Sighting>>) -> Snapshot {

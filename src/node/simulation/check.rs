@@ -107,7 +107,9 @@ pub fn agreement(run: &Run) -> Result<(), String> {
             return Err(format!("n{} does not call {} (yet)", host.place, cell.node_id.get()));
         }
         if !process.node.homeward.all_home() {
-            return Err(format!("n{} has shares that are not home", host.place));
+            let parked = process.node.homeward.any_parked();
+            let text = parked.map(|key| String::from_utf8_lossy(key.as_key().name).into_owned());
+            return Err(format!("n{} has shares that are not home, such as of {text:?}", host.place));
         }
         if super::php::unresolved(machine) != 0 && is_lossless(&run.plan) {
             return Err(format!("n{} has calls whose fate is open", host.place));

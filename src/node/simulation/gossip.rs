@@ -71,6 +71,13 @@ struct Talker {
     shown: Arc<Snapshot>,
 }
 
+impl Talker {
+    /// Whether it takes the one it has heard of for alive.
+    fn hears(&self, heard: &Heard, now: u64) -> bool {
+        now - heard.advanced_at < self.dead_after
+    }
+}
+
 struct Letter {
     due: u64,
     from: Place,
@@ -174,13 +181,15 @@ impl Gossips {
 
     fn targets(&mut self, place: Place, all: bool, now: u64) -> Vec<Place> {
         let Some(talker) = &self.talkers[place] else { return Vec::new() };
-        let is_live = |heard: &Heard| now - heard.advanced_at < talker.dead_after;
         let mut live: Vec<Place> =
-            talker.heard.iter().filter(|(_, heard)| is_live(heard)).map(|((place, _), _)| *place).collect();
+            talker.heard.iter().filter(|(_, heard)| talker.hears(heard, now)).map(|((place, _), _)| *place).collect();
         live.dedup();
         let silent: Vec<Place> =
             talker.heard.keys().map(|(place, _)| *place).chain(0..self.seeds).filter(|other| *other != place).collect();
         let silent: Vec<Place> = silent.into_iter().filter(|other| !live.contains(other)).collect();
+        // As the product greets its seeds.
+        let eager = live.is_empty() || talker.said.lock().phase == Phase::Joining;
+        let greeted = (0..self.seeds).filter(|seed| eager && silent.contains(seed));
         if !silent.is_empty() && (live.is_empty() || self.random.chance(20)) {
             live.push(*self.random.pick(&silent));
         }
@@ -188,6 +197,8 @@ impl Gossips {
             let at = self.random.below(live.len());
             live.remove(at);
         }
+        let greeted: Vec<Place> = greeted.filter(|seed| !live.contains(seed)).collect();
+        live.extend(greeted);
         live
     }
 
@@ -198,12 +209,12 @@ impl Gossips {
         if lost || self.cut[from][to] {
             return;
         }
-        let mut news: Vec<(Place, Heard)> = talker
-            .heard
-            .iter()
-            .filter(|(_, heard)| now - heard.advanced_at < talker.dead_after)
-            .map(|((place, _), heard)| (*place, heard.clone()))
-            .collect();
+        let passed_on = |heard: &Heard| {
+            let sighting = Sighting { live: talker.hears(heard, now), ..heard.sighting.clone() };
+            Heard { sighting, ..*heard }
+        };
+        let mut news: Vec<(Place, Heard)> =
+            talker.heard.iter().map(|((place, _), heard)| (*place, passed_on(heard))).collect();
         let said = talker.said.lock();
         let me = Sighting { phase: said.phase, numbers: said.numbers.clone(), ..talker.me.clone() };
         news.push((from, Heard { sighting: me, heartbeat: talker.heartbeat, advanced_at: now }));
@@ -213,13 +224,16 @@ impl Gossips {
 
     fn take(&mut self, letter: &Letter, now: u64) {
         let Some(talker) = &mut self.talkers[letter.to] else { return };
+        let dead_since = now.saturating_sub(talker.dead_after);
         for (place, news) in letter.news.iter().filter(|(place, _)| *place != letter.to) {
             let known = talker.heard.entry((*place, news.sighting.generation)).or_insert_with(|| {
                 let heartbeat = news.heartbeat.wrapping_sub(1);
-                Heard { heartbeat, ..news.clone() }
+                Heard { heartbeat, advanced_at: dead_since, ..news.clone() }
             });
             if known.heartbeat.wrapping_add(1) <= news.heartbeat {
-                *known = Heard { advanced_at: now, ..news.clone() };
+                // What one that is dead has said travels, too, but revives nobody.
+                let advanced_at = if news.sighting.live { now } else { known.advanced_at };
+                *known = Heard { advanced_at, ..news.clone() };
             } else if known.heartbeat == news.heartbeat {
                 known.sighting = news.sighting.clone();
             }
@@ -233,8 +247,7 @@ impl Gossips {
         let Some(talker) = &mut self.talkers[place] else { return false };
         let mut best: BTreeMap<Place, Sighting> = BTreeMap::new();
         for ((place, _), heard) in &talker.heard {
-            let live = now - heard.advanced_at < talker.dead_after;
-            let seen = Sighting { live, ..heard.sighting.clone() };
+            let seen = Sighting { live: talker.hears(heard, now), ..heard.sighting.clone() };
             let better = |known: &Sighting| (seen.live, seen.generation) > (known.live, known.generation);
             if best.get(place).is_none_or(better) {
                 best.insert(*place, seen);
@@ -243,7 +256,11 @@ impl Gossips {
         let mut sightings: Vec<Sighting> = best.into_values().collect();
         sightings.sort_by(|a, b| a.node_id.cmp(&b.node_id));
         let heard_anyone = sightings.iter().any(|sighting| sighting.live);
-        let snapshot = Snapshot { sightings, heard_anyone, namesakes: Vec::new(), seeds_are_me };
+        let is_heard = |seed: Place| {
+            seed == place || talker.heard.iter().any(|((at, _), heard)| *at == seed && talker.hears(heard, now))
+        };
+        let seeds_silent = !(0..self.seeds).all(is_heard);
+        let snapshot = Snapshot { sightings, heard_anyone, namesakes: Vec::new(), seeds_are_me, seeds_silent };
         if snapshot == *talker.shown {
             return false;
         }

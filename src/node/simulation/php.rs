@@ -227,15 +227,11 @@ impl Thread {
         self.apply(now, record, standing, speaks, &store, machine, &call, workload);
         let (table, now_ms) = (machine.segment.table(), machine.now_ms());
         let still_speaks = !has_moved(table, slot, standing) && table.lease_holds(now_ms);
-        match call.op {
-            Op::Set { .. } | Op::Del | Op::Expire { .. } => {
-                if has_moved(table, slot, standing) && !matches!(workload.records[record].ret, Ret::Refused(_)) {
-                    self.ask(now, record, host, workload);
-                } else if !still_speaks {
-                    workload.records[record].degraded = true;
-                }
-            }
-            _ => {}
+        let is_write = matches!(call.op, Op::Set { .. } | Op::Del | Op::Expire { .. });
+        if is_write && has_moved(table, slot, standing) && !matches!(workload.records[record].ret, Ret::Refused(_)) {
+            self.ask(now, record, host, workload);
+        } else if !still_speaks && !is_conditional(&call.op) {
+            workload.records[record].degraded = true;
         }
     }
 

@@ -160,13 +160,15 @@ impl Run {
         }
         self.heal();
         let until = self.plan.heal + 300;
-        while self.now < until || self.threads.iter().any(Thread::is_busy) {
+        // A node that could not leave in order is taken over from when it has gone.
+        let leaves = |run: &Self| run.running().any(|(_, _, process)| process.is_leaving());
+        while self.now < until || self.threads.iter().any(Thread::is_busy) || leaves(&self) {
             self.step();
         }
         let deadline = self.now + AGREE_WITHIN_MS;
         let mut agreed_since = None;
         let mut why = String::new();
-        while self.now < deadline {
+        while self.now < deadline || agreed_since.is_some() {
             let until = self.now + LOOK_MS;
             while self.now < until {
                 self.step();
