@@ -78,13 +78,15 @@ pub(super) async fn leave(node: &Arc<Node>, gossip: &dyn Voice, deadline: Instan
         let (_, foreign) = node.replicator.flush_to(&node_id, u64::MAX, left.min(Duration::from_millis(100))).await;
         node.homeward.take(foreign);
     }
-    while !nobody_will_come(node, apart) && !node.homeward.all_home() && Instant::now() < deadline {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    // What was sent last is still being answered.
+    // What was sent last is still being answered, and a thread that was stopped in the middle may count only now.
     let told_by = Instant::now() + TELL_PATIENCE;
-    while !all_is_told(node) {
-        if Instant::now() >= told_by {
+    loop {
+        apart |= !node.peers.view().quorum;
+        let at_home = node.homeward.all_home() || nobody_will_come(node, apart);
+        if at_home && all_is_told(node) {
+            break;
+        }
+        if Instant::now() >= if at_home { told_by } else { told_by.max(deadline) } {
             return;
         }
         let (foreign, _) = node.replicator.tick();

@@ -248,7 +248,9 @@ impl Host {
             return None;
         }
         let leaving = process.leaving.take()?;
-        Some(process.runtime.block_on(leaving).unwrap_or(false))
+        let kept_nothing = process.runtime.block_on(leaving).unwrap_or(false);
+        // A thread that was stopped in the middle may have counted while the node said goodbye.
+        Some(kept_nothing && process.node.homeward.all_home())
     }
 }
 
