@@ -74,8 +74,13 @@ fn stretch(run: &Run, all: &[&Event], calls: &[&Event], from: u64, to: u64) -> (
     if elsewhere > 0 && !all.first().is_some_and(|event| event.key.starts_with("c:")) {
         return (0, Ok(()));
     }
+    // Those that had begun when the stretch did are not among its calls, but may have been counted within it.
+    let begun = |event: &&&Event| {
+        event.is_increment() && !event.degraded && event.start < from && (from..=to).contains(&event.end)
+    };
+    let begun: i128 = all.iter().filter(begun).map(|event| i128::from(event.delta())).sum();
     let open = all.first().map_or(0, |event| run.record.open_sum(&event.key));
-    let result = growing(&calls, first + elsewhere + open).map_err(|reason| {
+    let result = growing(&calls, first + elsewhere + begun + open).map_err(|reason| {
         format!("between {:.3} and {:.3} s: {reason}", ms(from - run.began) / 1e3, ms(to - run.began) / 1e3)
     });
     (calls.len(), result)

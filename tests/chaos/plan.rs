@@ -214,6 +214,9 @@ const WARM_UP_MS: u64 = 1_500;
 /// Between the heal and the end of the load, ms: a start, joining, and calls that must be right again.
 const CALM_MS: u64 = 8_000;
 
+/// Between two faults of one host: each is played by a thread of its own, and a node that is still stopped cannot leave.
+const BETWEEN_MS: u64 = 200;
+
 /// After a host was started anew before it is touched again, ms.
 const REJOIN_MS: u64 = 3_500;
 
@@ -271,7 +274,7 @@ impl Plan {
             let for_ms = for_ms.min(self.heal_ms - from);
             let end = from + for_ms + if matches!(fault, Fault::KillHost(_)) { REJOIN_MS } else { 0 };
             for host in hosts {
-                busy[host] = busy[host].max(end);
+                busy[host] = busy[host].max(end + BETWEEN_MS);
             }
             match &fault {
                 // Leaving takes a while on a busy machine, and nothing may cut it short.
