@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use crate::cluster::{Member, Phase, Suspect, View, Voters};
+use crate::cluster::{Member, Phase, Suspect, View};
 use crate::dataplane::Peer;
 use crate::dataplane::link::{Dialer, InFlight, LinkEvent, LinkTarget, NotSent, PeerLink};
 use crate::segment::Segment;
@@ -71,10 +71,6 @@ struct Inner {
     left: BTreeMap<String, u64>,
     /// Owners that a claimant was told to be gone: the owner and its generation, the claimant, and when that was.
     passed_over: BTreeMap<(String, u64, String), Instant>,
-    /// How many newcomers this node has promised to count.
-    promises: u64,
-    /// By node id: the generation of a member, and how many of the promises it knows of.
-    aware: BTreeMap<String, (u64, u64)>,
     /// By node id: when the latest of the requests was sent that it has answered.
     answered: BTreeMap<String, Instant>,
     /// By index: the generation it leads to, and the link.
@@ -99,8 +95,6 @@ impl Peers {
                 warned: BTreeMap::new(),
                 left: BTreeMap::new(),
                 passed_over: BTreeMap::new(),
-                promises: 0,
-                aware: BTreeMap::new(),
                 answered: BTreeMap::new(),
                 links: BTreeMap::new(),
             }),
@@ -142,19 +136,9 @@ impl Peers {
         inner.indices = indices;
         inner.warned.retain(|node_id, _| view.member(node_id).is_some());
         inner.answered.retain(|node_id, _| view.member(node_id).is_some());
-        inner.aware.retain(|node_id, _| view.member(node_id).is_some());
         inner.view = view;
         drop(inner);
         self.changed.notify_waiters();
-    }
-
-    /// From now on a quorum is one of these; the view's members stay as they are.
-    pub fn set_voters(&self, voters: Voters) {
-        let mut inner = self.inner.lock();
-        let mut view = (*inner.view).clone();
-        view.quorum &= voters.is_quorum(|node_id| view.member(node_id).is_some());
-        view.voters = voters;
-        inner.view = Arc::new(view);
     }
 
     fn dial(&self, member: &Member) -> Arc<dyn PeerLink> {
@@ -284,58 +268,15 @@ impl Peers {
         self.index_of_life(peer).is_some()
     }
 
-    /// Whether this node vouches for what this life of `peer` says as an owner: it is in the view, it knows of all newcomers
-    /// that this node has promised to count, and nobody may be taking over from it who was told that it is gone.
+    /// Whether this node vouches for what this life of `peer` says as an owner: it is in the view, and nobody may be taking
+    /// over from it who was told that it is gone.
     pub fn vouches_for(&self, peer: &Peer) -> bool {
         let inner = self.inner.lock();
-        if !inner.is_aware(&peer.node_id, peer.generation) {
-            return false;
-        }
         let over = inner.passed_over.iter().any(|((owner, generation, _), at)| {
             (owner, *generation) == (&peer.node_id, peer.generation) && at.elapsed() < TAKEOVER_MAX
         });
         drop(inner);
         !over && self.is_member(peer)
-    }
-
-    /// Whether this life of `peer` knows of all newcomers that this node has promised to count.
-    pub fn is_aware(&self, peer: &Peer) -> bool {
-        self.inner.lock().is_aware(&peer.node_id, peer.generation)
-    }
-
-    /// How many newcomers this node has promised to count.
-    pub fn promises(&self) -> u64 {
-        self.inner.lock().promises
-    }
-
-    /// This node promises to count one more newcomer, of which these lives of members are `aware`. For the others it vouches
-    /// only when they are, too.
-    pub fn promise(&self, aware: Vec<(String, u64)>) {
-        let mut inner = self.inner.lock();
-        let before = inner.promises;
-        for (node_id, generation) in aware {
-            if inner.is_aware(&node_id, generation) {
-                inner.aware.insert(node_id, (generation, before + 1));
-            }
-        }
-        inner.promises = before + 1;
-    }
-
-    /// This life of `node_id` knows of the first `promises` newcomers.
-    pub fn note_aware(&self, node_id: &str, generation: u64, promises: u64) {
-        let mut inner = self.inner.lock();
-        if inner.view.member(node_id).is_some_and(|member| member.generation == generation) {
-            let before = inner.aware.get(node_id).filter(|(of, _)| *of == generation).map_or(0, |(_, before)| *before);
-            inner.aware.insert(node_id.to_owned(), (generation, promises.max(before)));
-        }
-    }
-
-    /// The members other than this node, clients included, that may not know of all newcomers, and their generations.
-    pub fn unaware(&self) -> Vec<(String, u64)> {
-        let inner = self.inner.lock();
-        let others = inner.view.members.iter().filter(|member| !member.is_me);
-        let unaware = others.filter(|member| !inner.is_aware(&member.node_id, member.generation));
-        unaware.map(|member| (member.node_id.clone(), member.generation)).collect()
     }
 
     /// `claimant` is told that `owner`, as the table knows it, is gone.
@@ -442,11 +383,6 @@ impl Peers {
 }
 
 impl Inner {
-    fn is_aware(&self, node_id: &str, generation: u64) -> bool {
-        let of = |(of, promises): &(u64, u64)| *of == generation && *promises >= self.promises;
-        self.promises == 0 || self.aware.get(node_id).is_some_and(of)
-    }
-
     /// Remembers members that have gone after they said that others know all that was asked of them.
     fn note_departures(&mut self, view: &View) {
         let is_there = |node_id: &str, origin: u64| view.member(node_id).is_some_and(|member| member.origin == origin);

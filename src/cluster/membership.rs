@@ -17,9 +17,6 @@ pub fn remember_ms() -> u64 {
     testing_number("EPHPM_KV_TEST_REMEMBER_MS").unwrap_or(REMEMBER_MS)
 }
 
-/// Name of the number that is 1 from when a node asks to be admitted.
-pub const ASKS: &str = "asks";
-
 /// A node with our id that was there before us may be a corpse that gossip still takes for alive; after this time it
 /// is not.
 const NAMESAKE_PATIENCE_MS: u64 = 2_000;
@@ -125,17 +122,6 @@ pub struct Suspect {
 /// What a quorum that has just lost a member has agreed on is with the others within this.
 const ON_ITS_WAY_MS: u64 = 200;
 
-/// Who asks to be admitted (see [`Membership::add_voter`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Added {
-    /// One whose answer counted before.
-    Voter,
-    /// A newcomer.
-    New,
-    /// A newcomer that has asked before.
-    Again,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     /// Gossip says that it lives.
@@ -151,13 +137,9 @@ struct Known {
     sighting: Sighting,
     standing: Standing,
     last_heard_ms: u64,
-    /// A quorum is one of those that are settled: seen ready, or asking to be admitted, or seen when this node and it were
-    /// founding the cluster; no clients, and nobody that is known to have left in order since.
+    /// Seen ready, or when this node and it were founding the cluster, and not a client, and not
+    /// known to have left in order since.
     settled: bool,
-    /// Its answer counts: it has been admitted, or it founded the cluster.
-    votes: bool,
-    /// This node has promised to count it.
-    promised: bool,
     /// Since when it is known to leave in order.
     left_ms: Option<u64>,
 }
@@ -173,19 +155,10 @@ impl Known {
             _ if sighting.client => false,
             Phase::Ready => true,
             // A settled member that was started anew is expected back.
-            Phase::Joining => self.settled || founding || sighting.numbers.get(ASKS) == Some(&1),
+            Phase::Joining => self.settled || founding,
             Phase::Leaving | Phase::Gone => self.settled,
         };
-        self.votes = self.settled && (self.votes || founding || sighting.phase == Phase::Ready);
         self.sighting = sighting.clone();
-    }
-
-    /// Takes over what another member says: that it counts, and whether its answer does.
-    fn learn_voter(&mut self, votes: bool) {
-        if !self.sighting.client && !self.sighting.phase.leaves() {
-            self.settled = true;
-            self.votes |= votes;
-        }
     }
 }
 
@@ -210,9 +183,6 @@ pub struct Membership {
     remember_ms: u64,
     /// As of when this node has all that the members own; `None`: it lacks something.
     in_sync_ms: Option<u64>,
-    /// Who counts by the word of other members and has not been seen by this one, whether its answer counts, and until when
-    /// that is remembered.
-    told: BTreeMap<String, (bool, u64)>,
 }
 
 impl Membership {
@@ -228,7 +198,6 @@ impl Membership {
             view: None,
             remember_ms: remember_ms(),
             in_sync_ms: None,
-            told: BTreeMap::new(),
         }
     }
 
@@ -261,8 +230,6 @@ impl Membership {
                 standing: Standing::Live,
                 last_heard_ms: now_ms,
                 settled: false,
-                votes: false,
-                promised: false,
                 left_ms: None,
             });
             let moved = known.sighting.address != chosen.address;
@@ -270,9 +237,6 @@ impl Membership {
                 tracing::warn!(node_id, from = %known.sighting.address, to = %chosen.address, "a member has moved");
             }
             known.learn(chosen, founding);
-            if let Some((votes, _)) = self.told.remove(node_id) {
-                known.learn_voter(votes);
-            }
         }
         for known in self.known.values_mut() {
             let leaves = known.sighting.phase.leaves();
@@ -287,46 +251,6 @@ impl Membership {
         self.release_those_who_left();
         let remember_ms = self.remember_ms;
         self.known.retain(|_, known| known.in_view() || now_ms.saturating_sub(known.last_heard_ms) < remember_ms);
-        self.told.retain(|_, (_, until_ms)| now_ms < *until_ms);
-    }
-
-    /// The joining `node_id` asks to be admitted: from now on it is one of those of whom a quorum is needed, and once it is
-    /// ready its answer counts. `None`: this node does not see it as one that may join.
-    ///
-    /// A newcomer becomes ready only when a quorum of the others has promised that. So no side of a split can make itself a
-    /// majority with newcomers: of those who promised at least one is on the side that goes on without them, and from that
-    /// one the others have heard of them. (It is the change of one member at a time of Raft, section 4.1 of Ongaro's
-    /// dissertation; newcomers count in the number that is needed before they count in the number that is there.)
-    pub fn add_voter(&mut self, node_id: &str) -> Option<Added> {
-        let may_join = |known: &&mut Known| known.in_view() && !known.sighting.client && !known.sighting.phase.leaves();
-        let known = self.known.get_mut(node_id).filter(may_join)?;
-        known.settled = true;
-        Some(match (known.votes, known.promised) {
-            (true, _) => Added::Voter,
-            (false, true) => Added::Again,
-            (false, false) => Added::New,
-        })
-    }
-
-    /// The others have been told of `node_id`: it need not be told again.
-    pub fn note_promise(&mut self, node_id: &str) {
-        self.known.get_mut(node_id).into_iter().for_each(|known| known.promised = true);
-    }
-
-    /// Another member says who counts by its view.
-    pub fn learn_voters<'v>(&mut self, voters: impl Iterator<Item = (&'v str, bool)>, now_ms: u64) {
-        for (node_id, votes) in voters.filter(|(node_id, _)| *node_id != self.me.node_id) {
-            match self.known.get_mut(node_id) {
-                Some(known) => known.learn_voter(votes),
-                None => _ = self.told.insert(node_id.to_owned(), (votes, now_ms + self.remember_ms)),
-            }
-        }
-    }
-
-    /// Whether those who have promised it to this node (see [`Self::add_voter`]) are enough for it to become ready.
-    pub fn is_admitted_by(&self, promised: impl Fn(&str) -> bool, now_ms: u64) -> bool {
-        let others = self.voters(now_ms).without(&self.me.node_id);
-        !others.any(|_| true) || others.is_quorum(promised)
     }
 
     /// Whether this node and those that it sees are about to become a cluster together: all of them count for its
@@ -348,7 +272,7 @@ impl Membership {
         let Some(in_sync_ms) = self.in_sync_ms.filter(|_| !self.known.values().any(missing)) else { return };
         let since = |left_ms: u64| in_sync_ms >= left_ms + ON_ITS_WAY_MS;
         let released = |known: &&mut Known| left(known) && known.left_ms.is_some_and(since);
-        self.known.values_mut().filter(released).for_each(|known| (known.settled, known.votes) = (false, false));
+        self.known.values_mut().filter(released).for_each(|known| known.settled = false);
     }
 
     fn observe_namesakes(&mut self, sightings: &[Sighting], now_ms: u64) {
@@ -464,14 +388,12 @@ impl Membership {
     }
 
     /// The members that count for the quorum.
-    pub fn voters(&self, now_ms: u64) -> Voters {
-        let mine = (self.phase == Phase::Ready && !self.me.client).then(|| (self.me.node_id.clone(), true));
+    fn voters(&self, now_ms: u64) -> Voters {
+        let mine = (self.phase == Phase::Ready && !self.me.client).then_some(&self.me.node_id);
         let remembered =
             |known: &&Known| known.in_view() || now_ms.saturating_sub(known.last_heard_ms) < self.remember_ms;
         let others = self.known.values().filter(|known| known.settled).filter(remembered);
-        let told = self.told.iter().filter(|(_, (_, until_ms))| now_ms < *until_ms);
-        let told = told.map(|(node_id, (votes, _))| (node_id.clone(), *votes));
-        others.map(|known| (known.sighting.node_id.clone(), known.votes)).chain(told).chain(mine).collect()
+        others.map(|known| &known.sighting.node_id).chain(mine).cloned().collect()
     }
 }
 

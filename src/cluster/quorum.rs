@@ -1,15 +1,14 @@
 //! Who counts when it is asked whether this side may speak for the cluster, and how many of them it takes.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
-/// Node ids of the members of which a quorum is needed, whether they are in the view or not; and of each whether its answer
-/// counts. That of a newcomer does not (see [`Membership::add_voter`](super::Membership::add_voter)).
+/// Node ids of the settled members; whether they are in the view or not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Voters(BTreeMap<String, bool>);
+pub struct Voters(BTreeSet<String>);
 
-impl FromIterator<(String, bool)> for Voters {
-    fn from_iter<I: IntoIterator<Item = (String, bool)>>(voters: I) -> Self {
-        Self(voters.into_iter().collect())
+impl FromIterator<String> for Voters {
+    fn from_iter<I: IntoIterator<Item = String>>(node_ids: I) -> Self {
+        Self(node_ids.into_iter().collect())
     }
 }
 
@@ -17,8 +16,7 @@ impl Voters {
     /// The largest value that a quorum has reached: more than half of the voters, or half of them with the lowest node id
     /// among them. `None`: no quorum has any.
     pub fn reached<T: Ord + Copy>(&self, by: impl Fn(&str) -> Option<T>) -> Option<T> {
-        let of_each = |(node_id, votes): (&String, &bool)| if *votes { by(node_id) } else { None };
-        let mut values: Vec<Option<T>> = self.0.iter().map(of_each).collect();
+        let mut values: Vec<Option<T>> = self.0.iter().map(|node_id| by(node_id)).collect();
         let lowest = values.first().copied().flatten();
         values.sort_unstable_by(|a, b| b.cmp(a));
         let half = values.len() / 2;
@@ -29,22 +27,17 @@ impl Voters {
 
     /// Whether `pick` picks any of them.
     pub fn any(&self, pick: impl Fn(&str) -> bool) -> bool {
-        self.0.keys().any(|node_id| pick(node_id))
+        self.0.iter().any(|node_id| pick(node_id))
     }
 
     /// All but this one.
     pub fn without(&self, node_id: &str) -> Self {
-        self.iter().filter(|(other, _)| *other != node_id).map(|(other, votes)| (other.to_owned(), votes)).collect()
+        self.0.iter().filter(|other| *other != node_id).cloned().collect()
     }
 
     /// Whether those that `pick` picks are a quorum.
     pub fn is_quorum(&self, pick: impl Fn(&str) -> bool) -> bool {
         self.reached(|node_id| pick(node_id).then_some(())).is_some()
-    }
-
-    /// Each, and whether its answer counts.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, bool)> {
-        self.0.iter().map(|(node_id, votes)| (node_id.as_str(), *votes))
     }
 }
 
@@ -52,9 +45,8 @@ impl Voters {
 mod tests {
     use super::*;
 
-    /// Those in capitals are newcomers.
     fn voters(node_ids: &str) -> Voters {
-        node_ids.chars().map(|c| (c.to_ascii_lowercase().to_string(), c.is_lowercase())).collect()
+        node_ids.chars().map(String::from).collect()
     }
 
     #[test]
@@ -71,10 +63,6 @@ mod tests {
             ("abcd", "ad", true),
             ("abcd", "bcd", true),
             ("abcd", "bc", false),
-            ("abC", "ac", false),
-            ("abC", "ab", true),
-            ("abCD", "abcd", true),
-            ("Ab", "ab", false),
         ] {
             assert_eq!(quorum(all, some), expected, "{some} of {all}");
         }

@@ -522,10 +522,6 @@ impl Ownership {
                 return Response::NotOwner { owner: Some(me), term };
             }
         }
-        if mine.is_empty() && !self.peers.is_aware(&peer) {
-            // It may take for a quorum what is none.
-            return Response::Error("it does not know all members yet: ask again".to_string());
-        }
         let (owners, gone) = self.owners_but(&peer.node_id, &slots);
         // Should one of them be there again before the claimant has taken over, nothing more is agreed on with it.
         gone.iter().for_each(|node_id| self.peers.pass_over(node_id, &peer.node_id));

@@ -1,7 +1,6 @@
 //! The node: composition root of everything that runs in the background of a host. One per host segment.
 
 mod absence;
-mod admission;
 mod leave;
 mod life;
 mod log;

@@ -7,7 +7,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::absence::was_together;
-use super::admission;
 use super::parts::Node;
 use crate::dataplane::{Answer, Handler, Peer};
 use crate::router::is_conditional;
@@ -49,11 +48,6 @@ impl Handler for PeerHandler {
                 Answer::Now(Response::Done)
             }
             Request::Offer(copies) => Answer::Now(node.replicator.take_offer(copies)),
-            Request::AddVoter => to_the_end(admission::add_voter(node.clone(), peer.clone())),
-            Request::Voters(voters) => {
-                admission::learn_voters(node, &voters);
-                Answer::Now(Response::Done)
-            }
             Request::Standing => Answer::Now(Response::Standing { together: was_together(node) }),
             Request::Flush { namespace } => {
                 let (node, caller) = (node.clone(), peer.node_id.clone());

@@ -11,7 +11,6 @@ use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
 use super::absence::{self, Absence};
-use super::admission::{self, Admission};
 use super::numbers::{Told, hear_positions, is_apart};
 use super::parts::Node;
 use crate::cluster::{Member, Phase, View, Voice};
@@ -262,12 +261,7 @@ async fn follow_membership(node: Arc<Node>, gossip: Arc<dyn Voice>) {
             if names(&view) != names(&before) {
                 settled_since = now;
             }
-            {
-                // What has been learnt of voters meanwhile is in force already.
-                let membership = node.membership.lock();
-                node.peers.set_view(view.clone());
-                node.peers.set_voters(membership.voters(now));
-            }
+            node.peers.set_view(view.clone());
             node.replicator.set_view();
             node.ownership.set_view(&before, &view);
             tracing::info!(epoch = view.epoch, members = view.members.len(), joined = view.joined, "new view");
@@ -281,18 +275,16 @@ async fn follow_membership(node: Arc<Node>, gossip: Arc<dyn Voice>) {
             }
             continue;
         }
-        let due = view.me().phase == Phase::Joining
+        if view.me().phase == Phase::Joining
             && view.refused.is_none()
             && !absence.keeps_still()
-            && may_be_ready(&node, &view, snapshot.seeds_silent, now - settled_since);
-        let admission = if due { admission::ask(&node, gossip.as_ref(), &view).await } else { Admission::Open };
-        if admission == Admission::Granted {
+            && may_be_ready(&node, &view, snapshot.seeds_silent, now - settled_since)
+        {
             absence::confirm(&node, &mut absence).await;
             absence.joined(table, &view, is_apart(&snapshot, &view));
             node.membership.lock().set_phase(Phase::Ready);
             gossip.set_phase(Phase::Ready).await;
         }
-        admission::make_aware(&node);
         told.tell(&node, gossip.as_ref()).await;
         hear_positions(&node, &view, &snapshot);
         if view.me().phase != Phase::Ready {
@@ -304,7 +296,7 @@ async fn follow_membership(node: Arc<Node>, gossip: Arc<dyn Voice>) {
             tracing::warn!(join = seeds.join(","), "no node of ephpm_kv.join answers: counting alone (degraded)");
         }
         warned &= !view.joined;
-        if publish(&node, &view, admission, now, now - member_since) {
+        if publish(&node, &view, now, now - member_since) {
             absence.together(table, &view, since_boot_ms);
         }
     }
@@ -390,7 +382,7 @@ fn may_lease_until(node: &Node, now: u64) -> u64 {
 }
 
 /// Publishes the state and renews the lease; whether this host is with its cluster.
-fn publish(node: &Node, view: &View, admission: Admission, now: u64, member_for_ms: u64) -> bool {
+fn publish(node: &Node, view: &View, now: u64, member_for_ms: u64) -> bool {
     let table = node.segment.table();
     // Ready for callers once every slot has an owner to send them to, and the moves that this node's joining caused
     // are done (or take too long). From then on every slot always has an owner.
@@ -412,9 +404,6 @@ fn publish(node: &Node, view: &View, admission: Admission, now: u64, member_for_
             (NodeState::Joining, "no node of ephpm_kv.join has answered; counting alone (degraded)".to_string())
         }
         (None, false) if foreign.is_some() => (NodeState::Joining, foreign.clone().unwrap_or_default()),
-        (None, false) if admission == Admission::Waiting => {
-            (NodeState::Joining, "waiting until a majority of the members counts this node".to_string())
-        }
         (None, false) => (NodeState::Joining, format!("catching up with the cluster{}", behind(node, view))),
         (None, true) if !heard => {
             (NodeState::Ready, "less than half of the members can be seen; answers are degraded".to_string())

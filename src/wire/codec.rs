@@ -42,8 +42,6 @@ mod kind {
     pub const STANDING: u8 = 0x20;
     pub const DIGEST: u8 = 0x21;
     pub const OFFER: u8 = 0x22;
-    pub const ADD_VOTER: u8 = 0x23;
-    pub const TELL_VOTERS: u8 = 0x24;
 
     pub const PONG: u8 = 0x81;
     pub const REPLY: u8 = 0x82;
@@ -58,7 +56,6 @@ mod kind {
     pub const ANNOUNCED: u8 = 0x8b;
     pub const ERROR: u8 = 0x8f;
     pub const STANDING_IS: u8 = 0xa0;
-    pub const VOTERS: u8 = 0xa1;
 }
 
 /// Appends `request` as a frame.
@@ -102,8 +99,6 @@ pub fn encode_request(id: u64, request: &Request, out: &mut BytesMut) {
             out.put_u64_le(*origin);
         }),
         Request::Standing => encode_frame(kind::STANDING, id, out, |_| ()),
-        Request::AddVoter => encode_frame(kind::ADD_VOTER, id, out, |_| ()),
-        Request::Voters(voters) => encode_frame(kind::TELL_VOTERS, id, out, |out| put_voters(out, voters)),
         Request::Digest { small_max, slots } => encode_frame(kind::DIGEST, id, out, |out| {
             out.put_u32_le(*small_max);
             put_list(out, slots, |out, (slot, digest)| {
@@ -205,8 +200,6 @@ pub fn decode_request(frame: Frame) -> Result<(u64, Request), WireError> {
         kind::REPLAY => Request::Replay(shares(r)?),
         kind::RESOLVE => Request::Resolve { stream: r.u64()?, ids: ids(r)?, of: (r.text()?, r.u64()?) },
         kind::STANDING => Request::Standing,
-        kind::ADD_VOTER => Request::AddVoter,
-        kind::TELL_VOTERS => Request::Voters(voters(r)?),
         kind::DIGEST => Request::Digest { small_max: r.u32()?, slots: r.list(10, slot_digest)? },
         kind::OFFER => Request::Offer(r.list(COPY_LEN_MIN, Reader::copy)?),
         kind::FLUSH => Request::Flush { namespace: r.blob()? },
@@ -264,10 +257,6 @@ pub fn encode_response(id: u64, response: &Response, out: &mut BytesMut) {
         Response::Standing { together } => {
             encode_frame(kind::STANDING_IS, id, out, |out| out.put_u8((*together).into()))
         }
-        Response::Voters { voters, known } => encode_frame(kind::VOTERS, id, out, |out| {
-            out.put_u8((*known).into());
-            put_voters(out, voters);
-        }),
         Response::Error(text) => encode_frame(kind::ERROR, id, out, |out| put_text(out, text)),
     }
 }
@@ -309,23 +298,11 @@ pub fn decode_response(frame: Frame) -> Result<(u64, Response), WireError> {
             Response::Fates { fates, left }
         }
         kind::STANDING_IS => Response::Standing { together: r.flag()? },
-        kind::VOTERS => Response::Voters { known: r.flag()?, voters: voters(r)? },
         kind::ERROR => Response::Error(r.text()?),
         kind => return Err(WireError::UnknownType(kind)),
     };
     reader.end()?;
     Ok((id, response))
-}
-
-fn put_voters(out: &mut BytesMut, voters: &[(String, bool)]) {
-    put_list(out, voters, |out, (node_id, votes)| {
-        put_text(out, node_id);
-        out.put_u8((*votes).into());
-    });
-}
-
-fn voters(r: &mut Reader) -> Result<Vec<(String, bool)>, WireError> {
-    r.list(3, |r| Ok((r.text()?, r.flag()?)))
 }
 
 fn call(key: KeyBuf, op: Op) -> Request {

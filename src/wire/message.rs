@@ -196,10 +196,6 @@ pub enum Request {
     },
     /// Has the receiver been with its cluster all along, as far as members remember?
     Standing,
-    /// The sender, which is about to become ready, asks to count from now on among those of whom a quorum is needed.
-    AddVoter,
-    /// Of whom the sender needs a quorum, and whether their answers count: the receiver does, too.
-    Voters(Vec<(String, bool)>),
     /// What the sender owns, in short: the receiver compares.
     Digest {
         /// Bytes up to this length are in the digests.
@@ -260,7 +256,7 @@ pub enum Response {
         /// The slots.
         contested: Vec<SlotRange>,
     },
-    /// To Flush, Digest, Offer and Voters.
+    /// To Flush, Digest and Offer.
     Done,
     /// To Share and Replay, in order.
     Shares(Vec<Homecoming>),
@@ -275,13 +271,6 @@ pub enum Response {
     Standing {
         /// It has.
         together: bool,
-    },
-    /// To AddVoter: it does.
-    Voters {
-        /// Node ids of all of whom the receiver needs a quorum, and whether their answers count.
-        voters: Vec<(String, bool)>,
-        /// The sender's did already.
-        known: bool,
     },
     /// The request could not be understood or served; nothing was applied.
     Error(String),

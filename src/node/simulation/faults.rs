@@ -115,7 +115,7 @@ impl Plan {
                 plan.add(random);
             }
         }
-        plan.start_no_machine_anew_in_splits();
+        plan.keep_joiners_out_of_splits();
         plan.cut_no_founders_apart();
         plan.faults.sort_by_key(|(at, _)| *at);
         plan
@@ -157,24 +157,6 @@ impl Plan {
         plan
     }
 
-    /// Hosts that are new start on the side of a split that has no majority, or just before it is one: with them it would have
-    /// one, and so has the other side, which has not heard of them.
-    pub fn of_newcomers_in_a_split(random: &mut Random) -> Self {
-        let begin = FOUNDED_MS + 1_000 + random.between(0, 300);
-        let hosts = random.between(3, 5) as usize;
-        // One of three or four, two of five: the first ones, through which others join.
-        let few = (hosts - 1) / 2;
-        let joiners = random.between(1, 3) as usize;
-        let mut plan = Self { places: hosts + joiners, ..Self::between(hosts, begin, begin + 7_000, random) };
-        let apart = |place: Place| place < few || place >= hosts;
-        plan.cut_between(|a, b| apart(a) != apart(b), (true, true), begin, plan.heal - random.between(0, 500));
-        for place in hosts..plan.places {
-            plan.faults.push((begin - 1_000 + random.between(0, 3_500), Fault::Start(place)));
-        }
-        plan.faults.sort_by_key(|(at, _)| *at);
-        plan
-    }
-
     /// One host is reached by gossip alone, and so keeps old copies; then another stops for long enough that its slots are
     /// taken over, some of them by the former.
     pub fn of_old_copies(random: &mut Random) -> Self {
@@ -191,10 +173,18 @@ impl Plan {
         plan
     }
 
-    /// A machine that is started anew is the member that it was, but has forgotten what it agreed to: on one side of a split
-    /// it may make a majority of those who know nothing of that.
-    fn start_no_machine_anew_in_splits(&mut self) {
-        let later: Vec<bool> = self.faults.iter().map(|(at, fault)| self.is_anew_in_a_split(*at, fault)).collect();
+    /// A node that joins one side of a split in halves can make a majority of it while the other side, which has not
+    /// heard of the newcomer, still is one. Nothing short of consensus prevents that, so it is not asked for.
+    fn keep_joiners_out_of_splits(&mut self) {
+        let cut = |at: u64| {
+            let met_by = at + MEET_MS;
+            self.troubles.iter().any(|(_, from, until)| *from <= met_by && at <= *until + TROUBLE_OVER_MS)
+        };
+        let joins_in_split = |(at, fault): &(u64, Fault)| {
+            cut(*at) && matches!(fault, Fault::Start(place) if *place >= self.hosts)
+                || self.is_anew_in_a_split(*at, fault)
+        };
+        let later: Vec<bool> = self.faults.iter().map(joins_in_split).collect();
         for ((at, _), later) in self.faults.iter_mut().zip(later) {
             if later {
                 *at = self.heal;
@@ -202,7 +192,7 @@ impl Plan {
         }
     }
 
-    /// Whether this starts a machine anew, which knows nobody any more, while a line of its is cut.
+    /// Whether this starts a machine anew, which knows nobody any more, while a line of its is cut: a newcomer, too.
     fn is_anew_in_a_split(&self, at: u64, fault: &Fault) -> bool {
         let Fault::Start(place) = fault else { return false };
         let killed = |by: &u64, fault: &Fault| *by < at && matches!(fault, Fault::KillHost(it) if it == place);

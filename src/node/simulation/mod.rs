@@ -149,11 +149,6 @@ fn what_a_leaver_applied_that_nobody_heard_is_not_counted_twice() {
     all_hold(Plan::of_a_leaver_unheard);
 }
 
-#[test]
-fn newcomers_make_no_second_majority() {
-    all_hold(Plan::of_newcomers_in_a_split);
-}
-
 /// What nodes log is not compared: `tracing` remembers for all threads whether anybody listens to a line, and while other
 /// tests run may hold that nobody does.
 fn without_logs(story: &str) -> impl Iterator<Item = &str> {

@@ -10,7 +10,7 @@ use crate::record::{Body, Copy, Diverged, Share, State, Window};
 
 const REQUESTS: std::ops::RangeInclusive<u8> = 0x01..=0x12;
 /// Besides these.
-const FURTHER: std::ops::RangeInclusive<u8> = kind::STANDING..=kind::TELL_VOTERS;
+const FURTHER: std::ops::RangeInclusive<u8> = kind::STANDING..=kind::OFFER;
 const RESPONSES: std::ops::RangeInclusive<u8> = 0x81..=0x8b;
 
 fn arb_bytes(max: usize) -> impl Strategy<Value = Bytes> {
@@ -89,8 +89,6 @@ fn arb_request() -> impl Strategy<Value = Request> {
             .prop_map(|(stream, ids, of)| Request::Resolve { stream, ids, of }),
         arb_bytes(64).prop_map(|namespace| Request::Flush { namespace }),
         Just(Request::Standing),
-        Just(Request::AddVoter),
-        vec((".{0,20}", any::<bool>()), 0..4).prop_map(Request::Voters),
         (any::<u32>(), vec(any::<(u16, u64)>(), 0..5))
             .prop_map(|(small_max, slots)| Request::Digest { small_max, slots }),
         arb_copies().prop_map(Request::Offer),
@@ -133,8 +131,6 @@ fn arb_response() -> impl Strategy<Value = Response> {
         vec(homecoming, 0..4).prop_map(Response::Shares),
         (vec(fate, 0..6), any::<bool>()).prop_map(|(fates, left)| Response::Fates { fates, left }),
         any::<bool>().prop_map(|together| Response::Standing { together }),
-        (vec((".{0,20}", any::<bool>()), 0..4), any::<bool>())
-            .prop_map(|(voters, known)| Response::Voters { voters, known }),
         ".{0,40}".prop_map(Response::Error),
     ]
 }
@@ -225,7 +221,7 @@ fn all_256_types_are_known_or_refused() {
             decode_request(frame.clone()) == unknown.clone().map(|()| (0, Request::Ping)),
             !REQUESTS.contains(&kind) && !FURTHER.contains(&kind)
         );
-        let known = RESPONSES.contains(&kind) || [kind::ERROR, kind::STANDING_IS, kind::VOTERS].contains(&kind);
+        let known = RESPONSES.contains(&kind) || kind == kind::ERROR || kind == kind::STANDING_IS;
         assert_eq!(
             decode_response(frame) == unknown.map(|()| (0, Response::Pong { vouches: true })),
             !known,
