@@ -159,6 +159,36 @@ fn what_was_counted_apart_does_not_bring_back_a_window_that_its_own_beginner_has
     assert_eq!((owns.value(), apart.value()), (None, None));
 }
 
+/// What an owner has told one host of, another does not bring back.
+#[test]
+fn what_an_owner_says_has_ended_it_does_not_take_for_news_from_another() {
+    let long = Some(1_000_000_000);
+    // It has no entry any more: of a tombstone that has gone, or of a change made apart that has expired.
+    for by_delete in [true, false] {
+        let [owns, apart, other] = [1_000, 1_000, 1_000].map(Host::new);
+        owns.store.incr(KEY, 10, long, owner(1)).unwrap();
+        replicate(&owns, &apart);
+        replicate(&owns, &other);
+        apart.store.incr(KEY, 1, None, Standing::Degraded).unwrap();
+        if by_delete {
+            owns.store.del(KEY, owner(1)).unwrap();
+            owns.hand.fetch_add(700_000, Ordering::Relaxed);
+            while !owns.store.sweep(1_000).round_ended {}
+            assert!(owns.store.state(KEY).is_none());
+        } else {
+            owns.store.expire(KEY, Some(100), Standing::Degraded).unwrap();
+            owns.hand.fetch_add(100, Ordering::Relaxed);
+        }
+        assert!(matches!(go_home(&apart, &owns, 2), Joined::Ended(Some(_))));
+        assert_eq!(apart.value(), None);
+        owns.hand.fetch_add(1, Ordering::Relaxed);
+        while !owns.store.sweep(1_000).round_ended {}
+        assert_eq!(owns.store.apply_copy(&other.copy().unwrap(), false), Applied::Stale, "{by_delete}");
+        assert_eq!(owns.value(), None);
+        owns.store.verify().unwrap();
+    }
+}
+
 #[test]
 fn a_share_that_comes_home_late_is_not_taken_back_where_its_window_had_ended() {
     let (owns, apart) = (Host::new(1_000), Host::new(9_000));

@@ -386,19 +386,37 @@ impl Locked<'_> {
         // A window that this segment began and has no more has ended: what it has counted in is never evicted.
         if local.is_none() && state.window.origin == self.inner.origin() {
             let (stamp, body) = (self.inner.hlc(), Body::Tombstone(Vec::new()));
-            return Ok(Joined::Ended(Some(State { term, stamp, ttl_ms: None, diverged: None, body, ..state.clone() })));
+            let told = State { term, stamp, ttl_ms: None, diverged: None, body, ..state.clone() };
+            // What it tells one host of it has to know itself, or takes an older copy of another for news.
+            let (deadline, window) = (self.inner.grace_deadline(now_ms), state.window);
+            let (shares, folds) = (Vec::new(), Vec::new());
+            let flags = Meta::DIRTY;
+            let kind = Kind::Tombstone;
+            let item = Item { kind, own: 0, flags, diverged: None, deadline, window, stamp, term, shares, folds };
+            self.save(key, hash, None, &item, Content::Shares, None)?;
+            return Ok(Joined::Ended(Some(told)));
         }
         if over || bytes || state.ttl_ms == Some(0) {
-            self.unclaim();
-            let told = found.zip(local).and_then(|(reference, mut item)| {
-                if expired {
-                    // The sender learns of an expiry as of a delete.
-                    (item.kind, item.deadline, item.stamp) = (Kind::Tombstone, 0, self.inner.hlc());
-                    item.term = item.term.max(term);
-                }
-                self.state_of(reference, &item, now_ms)
-            });
-            return Ok(Joined::Ended(told));
+            let Some((reference, mut item)) = found.zip(local) else { return Ok(Joined::Ended(None)) };
+            if !expired {
+                self.unclaim();
+                return Ok(Joined::Ended(self.state_of(reference, &item, now_ms)));
+            }
+            // The sender learns of an expiry as of a delete.
+            item.term = item.term.max(term);
+            if item.diverged.take().is_none() {
+                self.unclaim();
+                (item.kind, item.deadline, item.stamp) = (Kind::Tombstone, 0, self.inner.hlc());
+                return Ok(Joined::Ended(self.state_of(reference, &item, now_ms)));
+            }
+            // And so does this host, of a change made apart: what that was made over may live on elsewhere.
+            let lost = self.not_home(reference, item.has(Meta::PENDING));
+            let content = item.end(self.inner.grace_deadline(now_ms));
+            (item.stamp, item.flags) = (self.inner.hlc(), item.flags & Meta::OWN | Meta::DIRTY);
+            let reference = self.save(key, hash, found, &item, content, None)?;
+            self.inner.lose(lost);
+            let ended = self.load(reference);
+            return Ok(Joined::Ended(self.state_of(reference, &ended, now_ms)));
         }
         let (live, before) = match local {
             Some(item) if item.kind == Kind::Counter && !expired => (Some(item), None),

@@ -209,7 +209,7 @@ impl Locked<'_> {
 
     /// What is lost with an entry that is `pending`. On a host that does not speak for its cluster nothing: nobody else would
     /// have counted on what that counts as an owner.
-    fn not_home(&self, reference: u32, pending: bool) -> u64 {
+    pub(super) fn not_home(&self, reference: u32, pending: bool) -> u64 {
         if pending && !self.inner.is_unheard() { self.load(reference).own_amount(self.inner.origin()) } else { 0 }
     }
 

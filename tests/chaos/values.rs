@@ -47,7 +47,10 @@ impl Known {
             // Only says something of a key that is known.
             "expire" => {
                 self.certain &= certain;
-                if self.value.is_some() {
+                if event.out == Out::Bool(false) {
+                    // It had ended.
+                    (self.value, self.deadline) = (None, None);
+                } else if self.value.is_some() {
                     self.deadline = deadline;
                 }
             }
@@ -229,4 +232,28 @@ fn lists(run: &Run) -> Finding {
         finding.notes.push(format!("{key}: {} bytes", held.len()));
     }
     finding
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(op: &str, ttl_ms: u64, at_ms: u64, out: bool) -> Event {
+        let at = at_ms * 1_000_000;
+        let (argument, out) = (Out::Text("v".to_owned()), Out::Bool(out));
+        let (key, owner) = ("b:1".to_owned(), String::new());
+        let op = op.to_owned();
+        let (host, pid, change, degraded, window) = (0, 1, None, false, (0, 0));
+        Event { start: at, end: at, host, pid, key, op, argument, change, ttl_ms, out, degraded, window, owner }
+    }
+
+    #[test]
+    fn a_deadline_for_a_value_that_had_ended_brings_it_not_back() {
+        let mut known = Known::default();
+        known.write(&event("set", 8_000, 0, true), true);
+        known.write(&event("expire", 1_000, 100, true), true);
+        assert!(known.certain && !known.allows(None, 0) && known.allows(Some("v"), 0));
+        known.write(&event("expire", 9_000, 2_000, false), true);
+        assert!(known.certain && known.allows(None, 3_000_000_000) && !known.allows(Some("v"), 3_000_000_000));
+    }
 }
