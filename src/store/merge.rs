@@ -388,11 +388,18 @@ impl Locked<'_> {
             let (stamp, body) = (self.inner.hlc(), Body::Tombstone(Vec::new()));
             let told = State { term, stamp, ttl_ms: None, diverged: None, body, ..state.clone() };
             // What it tells one host of it has to know itself, or takes an older copy of another for news.
-            let (deadline, window) = (self.inner.grace_deadline(now_ms), state.window);
-            let (shares, folds) = (Vec::new(), Vec::new());
-            let flags = Meta::DIRTY;
-            let kind = Kind::Tombstone;
-            let item = Item { kind, own: 0, flags, diverged: None, deadline, window, stamp, term, shares, folds };
+            let item = Item {
+                kind: Kind::Tombstone,
+                own: 0,
+                flags: Meta::DIRTY,
+                diverged: None,
+                deadline: self.inner.grace_deadline(now_ms),
+                window: state.window,
+                stamp,
+                term,
+                shares: Vec::new(),
+                folds: Vec::new(),
+            };
             self.save(key, hash, None, &item, Content::Shares, None)?;
             return Ok(Joined::Ended(Some(told)));
         }
