@@ -394,6 +394,20 @@ fn of_two_degraded_writes_one_wins_everywhere() {
 }
 
 #[test]
+fn a_change_made_apart_yields_to_a_later_delete_of_what_was_deleted_before() {
+    let (a, b) = (Host::new(1_000), Host::new(1_000));
+    a.store.set(KEY, b"1", None, owner(1)).unwrap();
+    assert!(a.store.del(KEY, owner(1)).unwrap());
+    b.store.set(KEY, b"2", None, Standing::Degraded).unwrap();
+    let sent = b.copy().unwrap();
+    a.hand.fetch_add(10, Ordering::Relaxed);
+    assert!(!a.store.del(KEY, owner(1)).unwrap());
+    assert!(matches!(a.store.replay(&sent, 1 << 32), Replayed::Yielded(Some(_))));
+    assert_eq!(a.value(), None);
+    a.store.verify().unwrap();
+}
+
+#[test]
 fn a_change_made_while_an_earlier_one_is_replayed_is_one_over_that() {
     let (a, b) = (Host::new(1_000), Host::new(1_000));
     a.store.set(KEY, b"old", None, owner(1)).unwrap();

@@ -182,8 +182,15 @@ impl Locked<'_> {
         let (found, now_ms) = self.open(change);
         let Some((reference, mut item)) = found else { return Ok((false, None)) };
         if !item.is_live(now_ms) {
-            self.unclaim();
-            return Ok((false, None));
+            let owns = matches!(change.standing, Standing::Owner { term } if item.term <= term);
+            if item.kind != Kind::Tombstone || !owns || item.diverged.is_some() || !self.inner.options.clustered {
+                self.unclaim();
+                return Ok((false, None));
+            }
+            // Nothing is there; what was made apart before now, and is still on its way here, yields all the same.
+            item.deadline = self.inner.grace_deadline(now_ms);
+            self.restamp(change, &mut item);
+            return Ok((false, Some(self.put_item(change, Some(reference), &item, Content::Keep)?)));
         }
         if !self.inner.options.clustered {
             self.free_entry(reference);
