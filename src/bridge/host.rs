@@ -21,6 +21,7 @@ use crate::placement;
 use crate::record::{Body, Key, KeyBuf, State, Window};
 use crate::router::{
     Look, Place, amount, count_here, estimate, has_moved, op_kind, path_of, place, place_read, standing_of_write,
+    still_speaks,
 };
 use crate::segment::Segment;
 use crate::segment::table::NodeState;
@@ -521,11 +522,10 @@ impl Open {
         done
     }
 
-    /// Whether this host spoke for the key all the time since its place was looked up. If not, another owner's state may
-    /// win over what was changed here, or it has given out values that this one does not follow.
+    /// Whether this host spoke for the key all the time since its place was looked up.
     fn still_speaks(&self, key: Key<'_>, standing: Standing) -> bool {
-        !self.clustered
-            || !self.has_moved(key, standing) && self.segment.table().lease_holds(self.store.clock().now_ms())
+        let speaks = |now_ms| still_speaks(self.segment.table(), placement::slot(key.name), standing, now_ms);
+        !self.clustered || speaks(self.store.clock().now_ms())
     }
 
     fn record(&self, op: OpKind, speaks: bool) {

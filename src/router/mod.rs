@@ -31,7 +31,7 @@ use crate::store::{Standing, Store};
 use crate::wire::message::{Call, Op, Outcome, Reply, Request, Response};
 
 pub use estimate::estimate;
-pub use place::{Look, Place, has_moved, place, place_read, standing_of_write};
+pub use place::{Look, Place, has_moved, place, place_read, standing_of_write, still_speaks};
 pub use serve::local_outcome;
 pub use unresolved::amount;
 
@@ -270,8 +270,13 @@ impl Router {
             return refused(call);
         }
         let outcome = local_outcome(&self.store, call, standing_of(&call.op, term, speaks()));
-        let moved = has_moved(self.peers.table(), placement::slot(call.key.as_key().name), Standing::Owner { term });
-        Reply { outcome, state: window_state(&self.store, call), degraded: moved || !speaks() }
+        let degraded = !self.still_speaks(placement::slot(call.key.as_key().name), term);
+        Reply { outcome, state: window_state(&self.store, call), degraded }
+    }
+
+    /// Whether this host has spoken for the slot, as its owner of `term`, until now.
+    fn still_speaks(&self, slot: u16, term: u64) -> bool {
+        still_speaks(self.peers.table(), slot, Standing::Owner { term }, self.store.clock().now_ms())
     }
 
     /// No owner to be had: counted in this host's share.

@@ -65,6 +65,12 @@ pub fn has_moved(table: &Table, slot: u16, standing: Standing) -> bool {
     table.ownership(slot) != (table.self_index().map_or(Owner::Nobody, Owner::Member), term)
 }
 
+/// Whether this host spoke for `slot` all the time since an operation was placed with `standing`. If not, another owner's
+/// state may win over what was changed here, or it has given out values that this one does not follow.
+pub fn still_speaks(table: &Table, slot: u16, standing: Standing, now_ms: u64) -> bool {
+    !has_moved(table, slot, standing) && table.lease_holds(now_ms)
+}
+
 /// As whom a set, delete or new deadline is made: an owner that does not speak for the cluster makes it as a change to be
 /// replayed. (An increment needs nothing of that: its share counts whoever owns the key.)
 pub fn standing_of_write(standing: Standing, speaks: bool) -> Standing {

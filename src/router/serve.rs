@@ -2,7 +2,6 @@
 
 use super::Router;
 use super::confirm::Begun;
-use super::place::has_moved;
 use crate::dataplane::Peer;
 use crate::error::Refusal;
 use crate::placement;
@@ -46,8 +45,7 @@ impl Router {
         }
         let dead = raise_dead(&self.plant, &self.store, call);
         let request = RequestId { stream: peer.stream, id };
-        let speaks = || table.lease_holds(self.store.clock().now_ms());
-        let degraded = !speaks();
+        let degraded = !table.lease_holds(self.store.clock().now_ms());
         if self.lacks_bytes(call) {
             // They are on their way here.
             return Response::NotOwner { owner: None, term }.into();
@@ -68,7 +66,7 @@ impl Router {
                     self.store.apply_copy(&dead, false);
                 }
                 // This process may have been stopped meanwhile; what is conditional is confirmed, or refused, anyway.
-                let late = begun.is_none() && (has_moved(table, slot, Standing::Owner { term }) || !speaks());
+                let late = begun.is_none() && !self.still_speaks(slot, term);
                 Served { response: Response::Reply(Reply { outcome, state, degraded: degraded || late }), begun }
             }
             Called::AlreadyHandled => Response::Voided.into(),

@@ -417,11 +417,9 @@ impl Locked<'_> {
                 return Ok(Joined::Ended(self.state_of(reference, &item, now_ms)));
             }
             // And so does this host, of a change made apart: what that was made over may live on elsewhere.
-            let lost = self.not_home(reference, item.has(Meta::PENDING));
-            let content = item.end(self.inner.grace_deadline(now_ms));
-            (item.stamp, item.flags) = (self.inner.hlc(), item.flags & Meta::OWN | Meta::DIRTY);
-            let reference = self.save(key, hash, found, &item, content, None)?;
-            self.inner.lose(lost);
+            item.stamp = self.inner.hlc();
+            let pending = item.has(Meta::PENDING);
+            let reference = self.end_entry(key, hash, reference, item, pending, Meta::DIRTY)?;
             let ended = self.load(reference);
             return Ok(Joined::Ended(self.state_of(reference, &ended, now_ms)));
         }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::drain::Stuck;
-use super::item::is_mark;
+use super::item::{Item, is_mark};
 use super::layout::{ENTRY_CLASSES, Meta, Shape, unpair};
 use super::shard::Locked;
 use super::{Fail, Inner, Standing, Stats, Store, Swept, TOMBSTONE_GRACE_MS};
@@ -209,7 +209,7 @@ impl Locked<'_> {
 
     /// What is lost with an entry that is `pending`. On a host that does not speak for its cluster nothing: nobody else would
     /// have counted on what that counts as an owner.
-    pub(super) fn not_home(&self, reference: u32, pending: bool) -> u64 {
+    fn not_home(&self, reference: u32, pending: bool) -> u64 {
         if pending && !self.inner.is_unheard() { self.load(reference).own_amount(self.inner.origin()) } else { 0 }
     }
 
@@ -223,18 +223,33 @@ impl Locked<'_> {
     /// whatever came after it comes after the tombstone, too.
     pub(super) fn bury(&mut self, reference: u32) -> Result<(), Fail> {
         let (_, claimed) = self.claim(reference);
-        let mut item = self.load(reference);
-        let lost = self.not_home(reference, claimed.has(Meta::PENDING));
+        let item = self.load(reference);
         let mut bytes = Vec::new();
         let namespace_len = self.area.read_key(reference, &mut bytes);
         let (namespace, name) = bytes.split_at(namespace_len);
         let key = Key { namespace, name };
-        let content = item.end(self.inner.grace_deadline(self.inner.clock.now_ms()));
         let dirty = if matches!(self.whose(key), Whose::Own(_)) { Meta::DIRTY } else { 0 };
+        let hash = self.area.hash(key);
+        self.end_entry(key, hash, reference, item, claimed.has(Meta::PENDING), dirty).map(|_| ())
+    }
+
+    /// Makes the entry at `reference`, which has been claimed, the tombstone of `item`, which may be `pending`; where it is
+    /// then.
+    pub(super) fn end_entry(
+        &mut self,
+        key: Key<'_>,
+        hash: u64,
+        reference: u32,
+        mut item: Item,
+        pending: bool,
+        dirty: u64,
+    ) -> Result<u32, Fail> {
+        let lost = self.not_home(reference, pending);
+        let content = item.end(self.inner.grace_deadline(self.inner.clock.now_ms()));
         item.flags = item.flags & Meta::OWN | dirty;
-        self.save(key, self.area.hash(key), Some(reference), &item, content, None)?;
+        let reference = self.save(key, hash, Some(reference), &item, content, None)?;
         self.inner.lose(lost);
-        Ok(())
+        Ok(reference)
     }
 }
 

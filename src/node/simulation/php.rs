@@ -16,7 +16,7 @@ use crate::metrics::{Lost, OpKind, Path};
 use crate::record::KeyBuf;
 use crate::router::{
     Place as Where, amount, count_here, estimate, has_moved, is_conditional, local_outcome, op_kind, path_of, place,
-    standing_of_write,
+    standing_of_write, still_speaks,
 };
 use crate::store::{Standing, Store, StoreOptions};
 use crate::wire::message::{Call, Op, Outcome, Reply};
@@ -226,11 +226,10 @@ impl Thread {
         };
         self.apply(now, record, standing, speaks, &store, machine, &call, workload);
         let (table, now_ms) = (machine.segment.table(), machine.now_ms());
-        let still_speaks = !has_moved(table, slot, standing) && table.lease_holds(now_ms);
         let is_write = matches!(call.op, Op::Set { .. } | Op::Del | Op::Expire { .. });
         if is_write && has_moved(table, slot, standing) && !matches!(workload.records[record].ret, Ret::Refused(_)) {
             self.ask(now, record, host, workload);
-        } else if !still_speaks && !is_conditional(&call.op) {
+        } else if !still_speaks(table, slot, standing, now_ms) && !is_conditional(&call.op) {
             workload.records[record].degraded = true;
         }
     }
